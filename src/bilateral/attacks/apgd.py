@@ -1,0 +1,230 @@
+"""Auto-PGD (Croce & Hein 2020, arXiv 2003.01690, algorithm 1): no step size to tune.
+
+Signed-gradient steps with momentum start at twice the budget. At checkpoints that come ever
+closer, an image whose loss has stalled halves its step and goes on from its best point.
+"""
+
+import math
+from dataclasses import dataclass
+
+import torch
+from torch import Tensor, nn
+
+from bilateral.attacks import ball, losses
+from bilateral.attacks.outcome import Attacked
+from bilateral.attacks.settings import APGD
+from bilateral.randomness import derive, fresh_keys
+
+MOMENTUM = 0.75
+"""Weight of the new step against the last move, the paper's alpha."""
+RISING_SHARE = 0.75
+"""Below this share of rising steps since the last checkpoint the step halves, the paper's rho."""
+_START = 300
+
+
+def checkpoints(steps: int) -> list[int]:
+    """The steps after which the step size is judged: ceil(p_j * steps) of the paper's section 3."""
+    shares = [0.0, 0.22]
+    while shares[-1] < 1:
+        shares.append(shares[-1] + max(shares[-1] - shares[-2] - 0.03, 0.06))
+    # The shares are sums of hundredths: a bare ceiling would turn 41.000000000000001 into 42.
+    return [math.ceil(round(share * steps, 6)) for share in shares[1:] if share < 1]
+
+
+def apgd(
+    model: nn.Module,
+    images: Tensor,
+    labels: Tensor,
+    settings: APGD,
+    keys: Tensor | None = None,
+) -> Attacked:
+    """Attack `images` inside the ball of `settings.epsilon`.
+
+    An image leaves the batch the moment an iterate fools the model, and that iterate is
+    returned; of a survivor it is the iterate of largest loss. Each start, and each target class
+    of the targeted loss, tries the images that are left. `keys` decide the noise image by
+    image. The caller puts the model into eval mode and chooses the precision by autocast.
+    """
+    clean = images.detach()
+    if keys is None:
+        keys = fresh_keys(len(images), images.device)
+    with torch.no_grad():
+        reference = model(clean).float()
+    result, fooled = clean.clone(), reference.argmax(1) != labels
+    largest_loss = torch.full_like(reference[:, 0], -torch.inf)
+    forwards, backwards = len(labels), 0
+    goals = _goals(reference, labels, settings)
+    for attempt in range(len(goals) * settings.restarts):
+        left = (~fooled).nonzero().squeeze(1)
+        if not len(left):
+            break
+        targets = goals[attempt // settings.restarts]
+        search = _start(
+            clean[left],
+            labels[left],
+            None if targets is None else targets[left],
+            settings.epsilon,
+            derive(keys[left], _START + attempt),
+        )
+        fooling, costs = _climb(model, search, settings)
+        forwards, backwards = forwards + costs[0], backwards + costs[1]
+        better = search.best_loss > largest_loss[left[search.place]]
+        survivors = left[search.place[better]]
+        result[survivors] = search.best[better]
+        largest_loss[survivors] = search.best_loss[better]
+        for place, iterate in fooling:
+            result[left[place]], fooled[left[place]] = iterate, True
+    return Attacked(result, fooled, forwards, backwards, reference)
+
+
+def _goals(reference: Tensor, labels: Tensor, settings: APGD) -> list[Tensor | None]:
+    """The target classes to try one after another; a single none for an untargeted loss."""
+    if settings.loss != "dlr-targeted":
+        return [None]
+    wrong = reference.scatter(1, labels[:, None], -torch.inf)
+    count = min(settings.targets, reference.shape[1] - 1)
+    return list(wrong.topk(count).indices.unbind(1))
+
+
+@dataclass
+class _Search:
+    """What one start knows of each image that is left."""
+
+    place: Tensor
+    clean: Tensor
+    labels: Tensor
+    targets: Tensor | None
+    current: Tensor
+    previous: Tensor
+    loss: Tensor
+    gradient: Tensor
+    best: Tensor
+    best_gradient: Tensor
+    best_loss: Tensor
+    step_size: Tensor
+    rises: Tensor
+    halved: Tensor
+    checkpoint_loss: Tensor
+
+    def keep(self, rows: Tensor) -> None:
+        """Drop all other images."""
+        for name, value in vars(self).items():
+            if value is not None:
+                setattr(self, name, value[rows])
+
+
+def _start(
+    clean: Tensor, labels: Tensor, targets: Tensor | None, epsilon: float, keys: Tensor
+) -> _Search:
+    start = ball.random_start(clean, epsilon, keys, clip=True)
+    start = ball.project(start, clean, epsilon)
+    nothing = torch.zeros(len(labels), device=clean.device)
+    return _Search(
+        place=torch.arange(len(labels), device=labels.device),
+        clean=clean,
+        labels=labels,
+        targets=targets,
+        current=start,
+        previous=start,
+        loss=nothing + torch.inf,
+        gradient=torch.zeros_like(clean),
+        best=start,
+        best_gradient=torch.zeros_like(clean),
+        best_loss=nothing - torch.inf,
+        step_size=nothing + 2 * epsilon,
+        rises=nothing,
+        halved=nothing > 0,
+        checkpoint_loss=nothing - torch.inf,
+    )
+
+
+def _climb(
+    model: nn.Module, search: _Search, settings: APGD
+) -> tuple[list[tuple[Tensor, Tensor]], tuple[int, int]]:
+    """Run one start; the images it broke with their places, and its forwards and backwards.
+
+    What is left in `search` are the survivors.
+    """
+    fooling: list[tuple[Tensor, Tensor]] = []
+    judged, last_judged = set(checkpoints(settings.steps)), 0
+    forwards = backwards = 0
+    for step in range(settings.steps + 1):
+        logits, loss, gradient = _evaluate(model, search, settings, step < settings.steps)
+        forwards += len(logits)
+        backwards += len(logits) if step < settings.steps else 0
+        broken = logits.argmax(1) != search.labels
+        stay = (~broken).nonzero().squeeze(1)
+        if len(stay) < len(logits):
+            fooling.append((search.place[broken], search.current[broken]))
+            search.keep(stay)
+            loss, gradient = loss[stay], gradient[stay]
+        if not len(stay):
+            break
+        _record(search, loss, gradient)
+        if step in judged:
+            _judge(search, step - last_judged)
+            last_judged = step
+        _move(search, settings.epsilon, MOMENTUM if step else 1.0)
+    return fooling, (forwards, backwards)
+
+
+def _evaluate(
+    model: nn.Module, search: _Search, settings: APGD, differentiate: bool
+) -> tuple[Tensor, Tensor, Tensor]:
+    """Logits, loss and its gradient at the current images; after the last step no gradient."""
+    with torch.set_grad_enabled(differentiate):
+        current = search.current.detach().requires_grad_(differentiate)
+        logits = model(current).float()
+        if settings.loss == "cross-entropy":
+            loss = losses.cross_entropy(logits, search.labels, None)
+        elif settings.loss == "margin":
+            loss = losses.margin(logits, search.labels, None)
+        elif search.targets is None:
+            loss = losses.dlr(logits, search.labels)
+        else:
+            loss = losses.dlr_targeted(logits, search.labels, search.targets)
+        if not differentiate:
+            return logits, loss, search.gradient
+        (gradient,) = torch.autograd.grad(loss.sum(), current)
+    # A single NaN in the gradient would otherwise stay in that pixel for good.
+    return logits.detach(), loss.detach(), gradient.nan_to_num(nan=0.0)
+
+
+def _per_image(values: Tensor) -> Tensor:
+    return values[:, None, None, None]
+
+
+def _record(search: _Search, loss: Tensor, gradient: Tensor) -> None:
+    """Take in what the current images gave."""
+    search.rises = search.rises + (loss > search.loss)
+    better = loss > search.best_loss
+    search.best_loss = torch.where(better, loss, search.best_loss)
+    search.best = torch.where(_per_image(better), search.current, search.best)
+    search.best_gradient = torch.where(_per_image(better), gradient, search.best_gradient)
+    search.loss, search.gradient = loss, gradient
+
+
+def _judge(search: _Search, interval: int) -> None:
+    """At a checkpoint: where the loss rose too rarely, or the best stayed, halve and go back.
+
+    These are the paper's conditions 1 and 2; the second counts only for an unchanged step.
+    """
+    stalled = ~search.halved & (search.best_loss <= search.checkpoint_loss)
+    search.halved = (search.rises < RISING_SHARE * interval) | stalled
+    search.checkpoint_loss = search.best_loss
+    search.rises = torch.zeros_like(search.rises)
+    search.step_size = torch.where(search.halved, search.step_size / 2, search.step_size)
+    search.loss = torch.where(search.halved, search.best_loss, search.loss)
+    back = _per_image(search.halved)
+    search.current = torch.where(back, search.best, search.current)
+    search.gradient = torch.where(back, search.best_gradient, search.gradient)
+
+
+def _move(search: _Search, epsilon: float, weight: float) -> None:
+    """One projected step, mixed with the last move."""
+    ahead = search.current + _per_image(search.step_size) * search.gradient.sign()
+    ahead = ball.project(ahead, search.clean, epsilon)
+    momentum = (1 - weight) * (search.current - search.previous)
+    moved = search.current + weight * (ahead - search.current) + momentum
+    search.previous = search.current
+    search.current = ball.project(moved, search.clean, epsilon)

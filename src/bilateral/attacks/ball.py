@@ -1,0 +1,29 @@
+"""The feasible set of an attack: the L-inf ball around the images, inside [0, 1]."""
+
+import torch
+from torch import Tensor
+
+from bilateral.randomness import uniform
+
+TOLERANCE = 1e-6
+"""How far outside the ball float32 rounding may carry an image that still counts."""
+
+
+def project(images: Tensor, clean: Tensor, epsilon: float) -> Tensor:
+    """The nearest images in the ball around `clean` and in [0, 1]."""
+    return torch.min(torch.max(images, clean - epsilon), clean + epsilon).clamp(0, 1)
+
+
+def random_start(clean: Tensor, epsilon: float, keys: Tensor, clip: bool) -> Tensor:
+    """A uniform point of the ball around each image, clipped to [0, 1] if asked."""
+    noise = uniform(keys, tuple(clean.shape[1:])).to(clean.dtype)
+    start = clean + (2 * noise - 1) * epsilon
+    return start.clamp(0, 1) if clip else start
+
+
+def inside(images: Tensor, clean: Tensor, epsilon: float) -> Tensor:
+    """Which images lie in the ball and in [0, 1], within float32 rounding."""
+    images, clean = images.flatten(1), clean.flatten(1)
+    near = (images - clean).abs().amax(1) <= epsilon + TOLERANCE
+    in_range = (images.amin(1) >= 0) & (images.amax(1) <= 1)
+    return near & in_range & torch.isfinite(images).all(1)

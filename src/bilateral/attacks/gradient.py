@@ -1,0 +1,134 @@
+"""The one gradient loop: FGSM, PGD, MI-FGSM and the training adversary are settings of it.
+
+x <- project(x + step_size * sign(gradient)), from the image or a random start in the ball
+(the paper's equations 3 and 4). Only the gradient to the image is computed, never to weights.
+"""
+
+import torch
+from torch import Tensor, nn
+
+from bilateral.attacks import ball, losses
+from bilateral.attacks.outcome import Attacked
+from bilateral.attacks.targets import choose_targets
+from bilateral.config import GradientAttack
+from bilateral.randomness import derive, fresh_keys
+
+
+def attack_loss(
+    logits: Tensor,
+    labels: Tensor,
+    targets: Tensor | None,
+    reference: Tensor | None,
+    settings: GradientAttack,
+) -> Tensor:
+    """What the settings say a step increases, image by image."""
+    if settings.loss == "divergence":
+        assert reference is not None
+        return losses.divergence(logits, reference)
+    if settings.loss == "margin":
+        return losses.margin(logits, labels, targets, settings.margin_cap)
+    return losses.cross_entropy(logits, labels, targets)
+
+
+def gradient_attack(
+    model: nn.Module,
+    images: Tensor,
+    labels: Tensor,
+    settings: GradientAttack,
+    keys: Tensor | None = None,
+    reference: Tensor | None = None,
+) -> Attacked:
+    """Attack `images` inside the ball of `settings.epsilon`.
+
+    `keys` decide the noise image by image. `reference` are the logits that choose the targets
+    (without them the first iterate's do). With `iterate = any` an image leaves the batch as soon
+    as an iterate fools the model, and what it was then is returned; `fooled` says which did.
+    With `iterate = last` nothing is tested and `fooled` is all false. The caller puts the model
+    into the mode it wants (`untouched`) and chooses the precision by autocast.
+    """
+    clean = images.detach()
+    if keys is None:
+        keys = fresh_keys(len(images), images.device)
+    result = _one_start(model, clean, labels, settings, keys, reference)
+    for restart in range(1, settings.restarts):
+        left = (~result.fooled).nonzero().squeeze(1)
+        if not len(left):
+            break
+        again = _one_start(
+            model,
+            clean[left],
+            labels[left],
+            settings,
+            derive(keys[left], 100 + restart),
+            None if reference is None else reference[left],
+        )
+        result.images[left], result.fooled[left] = again.images, again.fooled
+        result = result._replace(
+            forwards=result.forwards + again.forwards,
+            backwards=result.backwards + again.backwards,
+        )
+    return result
+
+
+def _one_start(
+    model: nn.Module,
+    clean: Tensor,
+    labels: Tensor,
+    settings: GradientAttack,
+    keys: Tensor,
+    reference: Tensor | None,
+) -> Attacked:
+    current = clean
+    if settings.random_start:
+        width = settings.epsilon * settings.start_width
+        current = ball.random_start(clean, width, keys, settings.clip_start)
+    testing = settings.iterate == "any"
+    result, fooled = clean, torch.zeros_like(labels, dtype=torch.bool)
+    place = torch.arange(len(labels), device=labels.device)
+    if testing:
+        result = clean.clone()
+    targets: Tensor | None = None
+    velocity: Tensor | None = None
+    first_logits = reference
+    forwards = backwards = 0
+    for step in range(settings.steps):
+        with torch.enable_grad():
+            current = current.detach().requires_grad_()
+            logits = model(current).float()
+            if step == 0:
+                if reference is None:
+                    reference = first_logits = logits.detach()
+                targets = choose_targets(settings.target, reference, labels, keys, model)
+            loss = attack_loss(logits, labels, targets, reference, settings)
+            (gradient,) = torch.autograd.grad(loss.sum(), current)
+        current = current.detach()
+        forwards, backwards = forwards + len(labels), backwards + len(labels)
+        if testing:
+            broken = logits.detach().argmax(1) != labels
+            if step == 0 and settings.random_start:
+                broken &= ball.inside(current, clean, settings.epsilon)
+            if bool(broken.any()):
+                result[place[broken]], fooled[place[broken]] = current[broken], True
+                stay = ~broken
+                place, clean, labels = place[stay], clean[stay], labels[stay]
+                current, gradient = current[stay], gradient[stay]
+                targets = targets[stay] if targets is not None else None
+                velocity = velocity[stay] if velocity is not None else None
+                reference = reference[stay] if reference is not None else None
+                if not len(place):
+                    return Attacked(result, fooled, forwards, backwards, first_logits)
+        if settings.momentum is not None:
+            scale = gradient.abs().flatten(1).mean(1).clamp_min(1e-30)
+            gradient = gradient / scale.view(-1, *[1] * (gradient.dim() - 1))
+            velocity = gradient if velocity is None else settings.momentum * velocity + gradient
+            gradient = velocity
+        moved = current + settings.step_size * gradient.sign()
+        current = ball.project(moved, clean, settings.epsilon)
+    if testing:
+        with torch.no_grad():
+            broken = model(current).argmax(1) != labels
+        forwards += len(labels)
+        result[place], fooled[place] = current, broken
+    else:
+        result = current
+    return Attacked(result, fooled, forwards, backwards, first_logits)

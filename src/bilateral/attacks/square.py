@@ -1,0 +1,133 @@
+"""Square attack (Andriushchenko et al. 2020, arXiv 1912.00049, L-inf): random search by squares.
+
+Every image stays at corners of its ball: vertical stripes at first, then a square at a random
+place is set to one sign per channel, and kept where that increases the margin. No gradients.
+"""
+
+import math
+
+import torch
+from torch import Tensor, nn
+from torch.nn import functional as F
+
+from bilateral.attacks import ball, losses
+from bilateral.attacks.outcome import Attacked
+from bilateral.attacks.settings import Square
+from bilateral.randomness import derive, fresh_keys, integers, uniform
+
+HALVINGS = (10, 50, 200, 500, 1000, 2000, 4000, 6000, 8000)
+"""The queries, out of ten thousand, after which the squares' share of the pixels halves."""
+_START = 400
+
+
+def square(
+    model: nn.Module,
+    images: Tensor,
+    labels: Tensor,
+    settings: Square,
+    keys: Tensor | None = None,
+) -> Attacked:
+    """Attack `images` inside the ball of `settings.epsilon`.
+
+    An image leaves the batch the moment a query fools the model, and that query is returned; of
+    a survivor it is the one of largest margin. `keys` decide stripes, places and signs image by
+    image. The caller puts the model into eval mode and chooses the precision by autocast.
+    """
+    clean = images.detach()
+    if keys is None:
+        keys = fresh_keys(len(images), images.device)
+    with torch.no_grad():
+        reference = model(clean).float()
+        result, fooled = clean.clone(), reference.argmax(1) != labels
+        largest_margin = torch.full_like(reference[:, 0], -torch.inf)
+        forwards = len(labels)
+        for restart in range(settings.restarts):
+            left = (~fooled).nonzero().squeeze(1)
+            if not len(left):
+                break
+            starting_keys = derive(keys[left], _START + restart)
+            found, margins, broken, queries = _search(
+                model, clean[left], labels[left], settings, starting_keys
+            )
+            better = broken | (margins > largest_margin[left])
+            result[left[better]] = found[better]
+            largest_margin[left[better]] = margins[better]
+            fooled[left] = broken
+            forwards += queries
+    return Attacked(result, fooled, forwards, 0, reference)
+
+
+def side_length(query: int, settings: Square, height: int, width: int) -> int:
+    """The side of the squares of a query: the root of their share of the pixels, rounded."""
+    halvings = sum(query * 10_000 > after * settings.queries for after in HALVINGS)
+    side = round(math.sqrt(settings.p_init / 2**halvings * height * width))
+    return min(max(side, 1), height, width)
+
+
+def _search(
+    model: nn.Module, clean: Tensor, labels: Tensor, settings: Square, keys: Tensor
+) -> tuple[Tensor, Tensor, Tensor, int]:
+    """One search: the best images, their margins, which of them fool, and the images queried."""
+    height, width = clean.shape[2:]
+    result, fooled = clean.clone(), torch.zeros_like(labels, dtype=torch.bool)
+    margins = torch.full(labels.shape, -torch.inf, device=clean.device)
+    place = torch.arange(len(labels), device=labels.device)
+    current, best = _stripes(clean, settings.epsilon, keys), margins
+    forwards = 0
+    for query in range(settings.queries):
+        if query:
+            side = side_length(query, settings, height, width)
+            window, proposal = _propose(clean, current, side, settings.epsilon, derive(keys, query))
+            before = current[window]
+            current[window] = proposal
+        logits = model(current).float()
+        forwards += len(logits)
+        broken = logits.argmax(1) != labels
+        margin = losses.margin(logits, labels, None)
+        kept = broken | (margin > best)
+        best = torch.where(kept, margin, best)
+        if query:
+            current[window] = torch.where(kept[:, None, None, None], proposal, before)
+        stay = (~broken).nonzero().squeeze(1)
+        if len(stay) < len(labels):
+            result[place[broken]], fooled[place[broken]] = current[broken], True
+            place, clean, labels, keys = place[stay], clean[stay], labels[stay], keys[stay]
+            current, best = current[stay], best[stay]
+        if not len(stay):
+            break
+    result[place], margins[place] = current, best
+    return result, margins, fooled, forwards
+
+
+def _stripes(clean: Tensor, epsilon: float, keys: Tensor) -> Tensor:
+    """The start: a random sign for every column of every channel."""
+    signs = 2 * integers(keys, 2, (clean.shape[1], 1, clean.shape[3])) - 1
+    return ball.project(clean + epsilon * signs, clean, epsilon)
+
+
+def _propose(
+    clean: Tensor, current: Tensor, side: int, epsilon: float, keys: Tensor
+) -> tuple[tuple[Tensor, ...], Tensor]:
+    """A square at a random place of each image, as an index, and its new pixels.
+
+    Where the drawn signs would change nothing, the sign of one random channel is turned, so that
+    no query is wasted on the image it already has.
+    """
+    count, channels, height, width = clean.shape
+    draws = uniform(keys, (channels + 3,))
+    offsets = torch.arange(side, device=keys.device)
+    top = (draws[:, 0] * (height - side + 1)).long()[:, None] + offsets
+    left = (draws[:, 1] * (width - side + 1)).long()[:, None] + offsets
+    window = (
+        torch.arange(count, device=keys.device)[:, None, None, None],
+        torch.arange(channels, device=keys.device)[:, None, None],
+        top[:, None, :, None],
+        left[:, None, None, :],
+    )
+    centre = clean[window]
+    signs = torch.where(draws[:, 3:] < 0.5, -1, 1)
+    corner = ball.project(centre + epsilon * signs[:, :, None, None], centre, epsilon)
+    unchanged = (corner == current[window]).flatten(1).all(1)
+    turned = F.one_hot((draws[:, 2] * channels).long(), channels) * unchanged[:, None]
+    signs = signs * (1 - 2 * turned)
+    return window, ball.project(centre + epsilon * signs[:, :, None, None], centre, epsilon)

@@ -1,0 +1,98 @@
+"""The attacks that users can name, as settings; no torch.
+
+`pgd20-cw` is the pattern `pgdK` with K = 20 and the suffix `-cw`; suffixes combine.
+"""
+
+import re
+from collections.abc import Callable
+from dataclasses import dataclass
+
+from bilateral.config import GradientAttack, Target
+from bilateral.errors import UserError, unknown
+
+
+@dataclass(frozen=True)
+class AttackEntry:
+    """A named attack: what it is, and its settings for a budget."""
+
+    summary: str
+    settings: Callable[[float], GradientAttack]
+    in_paper: bool = False
+
+
+def _one_step(target: Target, random_start: bool) -> Callable[[float], GradientAttack]:
+    return lambda epsilon: GradientAttack(
+        epsilon=epsilon,
+        step_size=epsilon,
+        random_start=random_start,
+        clip_start=True,
+        target=target,
+    )
+
+
+def _pgd(steps: int, suffixes: tuple[str, ...] = ()) -> Callable[[float], GradientAttack]:
+    return lambda epsilon: GradientAttack(
+        epsilon=epsilon,
+        steps=steps,
+        step_size=epsilon / 4,
+        random_start="nors" not in suffixes,
+        clip_start=True,
+        loss="margin" if "cw" in suffixes else "cross-entropy",
+        target="random" if "rd" in suffixes else "none",
+    )
+
+
+def _momentum(epsilon: float) -> GradientAttack:
+    return GradientAttack(
+        epsilon=epsilon, steps=10, step_size=epsilon / 10, random_start=False, momentum=1.0
+    )
+
+
+ATTACKS: dict[str, AttackEntry] = {
+    "fgsm": AttackEntry("one step of epsilon", _one_step("none", False), True),
+    "fgsm-rs": AttackEntry("FGSM from a random start", _one_step("none", True), True),
+    "mc": AttackEntry(
+        "one step to the most confusing class", _one_step("most-confusing", False), True
+    ),
+    "mc-rs": AttackEntry("MC from a random start", _one_step("most-confusing", True), True),
+    "ll": AttackEntry("one step to the least likely class", _one_step("least-likely", False), True),
+    "ll-rs": AttackEntry("LL from a random start", _one_step("least-likely", True), True),
+    "pgd7": AttackEntry("PGD, 7 steps of epsilon/4, cross-entropy", _pgd(7), True),
+    "pgd7-nors": AttackEntry("PGD-7 without random start", _pgd(7, ("nors",)), True),
+    "pgd10": AttackEntry("PGD, 10 steps", _pgd(10), True),
+    "pgd10-rd": AttackEntry("PGD-10 to a random class", _pgd(10, ("rd",)), True),
+    "pgd20": AttackEntry("PGD, 20 steps", _pgd(20), True),
+    "pgd20-cw": AttackEntry("PGD-20 on the margin (CW) loss", _pgd(20, ("cw",)), True),
+    "pgd100": AttackEntry("PGD, 100 steps", _pgd(100), True),
+    "pgd100-cw": AttackEntry("PGD-100 on the margin loss", _pgd(100, ("cw",)), True),
+    "pgd100-rd": AttackEntry("PGD-100 to a random class", _pgd(100, ("rd",)), True),
+    "pgd200-cw": AttackEntry("PGD-200 on the margin loss", _pgd(200, ("cw",)), True),
+    "pgd1000": AttackEntry("PGD, 1000 steps", _pgd(1000), True),
+    "pgd1000-cw": AttackEntry("PGD-1000 on the margin loss", _pgd(1000, ("cw",)), True),
+    "mi-fgsm": AttackEntry("momentum, 10 steps of epsilon/10, decay 1", _momentum, True),
+}
+
+PATTERN = "pgdK[-cw][-rd][-nors]"
+PATTERN_SUMMARY = "any K; -cw: margin loss, -rd: random target, -nors: no random start"
+
+_PGD = re.compile(r"pgd([1-9][0-9]{0,4})((?:-(?:cw|rd|nors))*)")
+
+
+def attack_named(name: str, epsilon: float) -> GradientAttack:
+    """The settings behind an attack's name at a budget."""
+    if entry := ATTACKS.get(name):
+        return entry.settings(epsilon)
+    if match := _PGD.fullmatch(name):
+        suffixes = tuple(match[2].split("-")[1:])
+        return _pgd(int(match[1]), suffixes)(epsilon)
+    raise unknown("attack", name, [*ATTACKS, PATTERN])
+
+
+def attack_names(text: str) -> list[str]:
+    """The names in a comma-separated list, each known and none twice."""
+    names = [name.strip() for name in text.split(",") if name.strip()]
+    if not names:
+        raise UserError("no attack named: --attacks takes a list such as fgsm,pgd20")
+    for name in names:
+        attack_named(name, 8 / 255)
+    return list(dict.fromkeys(names))

@@ -1,0 +1,262 @@
+"""A run as a typed, validated value, with its JSON; no torch.
+
+Every setting of the method, the attacks and the training is a field here, frozen once made:
+a recipe is such a value, `config.json` holds it, and the command line overrides its fields.
+"""
+
+import math
+import re
+from typing import Annotated, Any, Literal, Self
+
+import tyro
+from pydantic import BaseModel, BeforeValidator, ConfigDict, Field, ValidationError, model_validator
+
+from bilateral.errors import UserError
+
+
+def parse_fraction(text: object) -> object:
+    """`"8/255"` as a float; everything else as it came, for pydantic to judge."""
+    if not isinstance(text, str):
+        return text
+    numerator, slash, denominator = text.partition("/")
+    try:
+        value = float(numerator) / (float(denominator) if slash else 1.0)
+    except (ValueError, ZeroDivisionError):
+        value = math.nan
+    if not math.isfinite(value):
+        raise ValueError(f"'{text}' is not a number or a fraction such as 8/255")
+    return value
+
+
+def fraction_text(value: float) -> str:
+    """How a budget is written: in 255ths where it is a whole or tenth number of them."""
+    pixels = value * 255
+    if abs(pixels - round(pixels, 1)) < 1e-6:
+        return f"{round(pixels, 1):g}/255"
+    return f"{value:g}"
+
+
+def _pixel_range(value: float) -> float:
+    if not 0 < value <= 1:
+        hint = f"; did you mean {value:g}/255?" if value > 1 else ""
+        raise ValueError(f"{value:g} is outside (0, 1]: images are floats in [0, 1]{hint}")
+    return value
+
+
+_fraction_on_command_line = tyro.constructors.PrimitiveConstructorSpec(
+    nargs=1,
+    metavar="FRACTION",
+    instance_from_str=lambda words: _pixel_range(float(str(parse_fraction(words[0])))),
+    is_instance=lambda value: isinstance(value, float),
+    str_from_instance=lambda value: [fraction_text(value)],
+)
+
+Fraction = Annotated[
+    float,
+    BeforeValidator(lambda value: _pixel_range(float(str(parse_fraction(value))))),
+    _fraction_on_command_line,
+]
+Positive = Annotated[int, Field(ge=1)]
+Target = Literal["none", "most-confusing", "least-likely", "random", "nearest"]
+
+
+class Settings(BaseModel):
+    """A frozen value: unknown fields are refused, NaN and infinity too."""
+
+    model_config = ConfigDict(frozen=True, extra="forbid", allow_inf_nan=False)
+
+    def with_fields(self, **changes: Any) -> Self:
+        """A copy with some fields changed, validated again (`model_copy` would not)."""
+        return type(self).model_validate({**self.model_dump(), **changes})
+
+
+class GradientAttack(Settings):
+    """One signed-gradient loop: FGSM, PGD, MI-FGSM and the training adversary differ in these."""
+
+    epsilon: Fraction = Field(8 / 255, description="L-inf budget, the paper's epsilon_x")
+    steps: Positive = Field(1, description="gradient steps")
+    step_size: Fraction = Field(8 / 255, description="length of a step")
+    random_start: bool = Field(True, description="start at a uniform point of the ball")
+    start_width: Annotated[float, Field(gt=0)] = Field(
+        1.0, description="width of the random start as a multiple of the budget"
+    )
+    clip_start: bool = Field(False, description="clip the start to [0, 1] before the first step")
+    target: Target = Field("none", description="class to move towards, fixed at the clean image")
+    loss: Literal["cross-entropy", "margin", "divergence"] = Field(
+        "cross-entropy",
+        description="what a step changes; divergence is TRADES's KL to the clean prediction",
+    )
+    margin_cap: Annotated[float, Field(gt=0)] | None = Field(
+        None, description="stop pushing an image past this margin (the authors' code: 50)"
+    )
+    momentum: Annotated[float, Field(ge=0)] | None = Field(
+        None, description="decay of MI-FGSM's accumulated gradient; none: the plain gradient"
+    )
+    restarts: Positive = Field(1, description="independent random starts")
+    iterate: Literal["any", "last"] = Field(
+        "any", description="an image is broken if any tested iterate fools, or the last one does"
+    )
+
+    @model_validator(mode="after")
+    def _consistent(self) -> "GradientAttack":
+        if self.target == "none" and self.loss == "divergence" and not self.random_start:
+            raise ValueError("the divergence is flat at the clean image: it needs random_start")
+        if self.target != "none" and self.loss == "divergence":
+            raise ValueError("the divergence loss takes no target")
+        if self.restarts > 1 and self.iterate == "last":
+            raise ValueError("restarts need iterate = any: they go on from what was tested")
+        return self
+
+
+class Adversary(GradientAttack):
+    """The adversary of a training step: the attack, and how the network is read meanwhile."""
+
+    iterate: Literal["any", "last"] = Field("last", description="training uses the last iterate")
+    reference: Literal["clean", "start"] = Field(
+        "clean",
+        description="where target and label are read: the clean image, or the start (5/6 the cost)",
+    )
+    batch_norm: Literal["eval", "train"] = Field(
+        "eval", description="batch-norm mode while attacking"
+    )
+
+
+class Labels(Settings):
+    """The label of an adversarial training image."""
+
+    rule: Literal["one-hot", "smoothing", "adversarial", "supplementary"] = Field(
+        "adversarial", description="the label formula; supplementary is the appendix's"
+    )
+    ratio: Annotated[float, Field(ge=1)] | None = Field(
+        None, description="true class over largest wrong class, the paper's beta; none: classes - 1"
+    )
+    gamma: Annotated[float, Field(gt=0)] = Field(
+        0.01, description="share of the most confusing class, the paper's gamma"
+    )
+    budget: Annotated[float, Field(ge=0, lt=1)] = Field(
+        0.5, description="mass taken from the true class by smoothing, the paper's epsilon_y"
+    )
+    top_k: Positive | None = Field(
+        None,
+        description="share among so many wrong classes of largest loss (R-MC-LA9); none: all",
+    )
+
+
+class Data(Settings):
+    """What is trained on."""
+
+    name: Annotated[str, tyro.conf.arg(aliases=["--data"])] = Field(
+        "cifar10", description="a data set's name, or folder:PATH"
+    )
+    images_per_class: Positive | None = Field(
+        None, description="train on this many images of each class; none: all"
+    )
+    augment: Literal["none", "crop", "crop-flip"] = Field(
+        "crop-flip", description="pad 4 with mid-grey and crop; mirror half of the images"
+    )
+    fidelity: Literal["ours", "authors"] = Field(
+        "ours",
+        description="authors: one mirror decision for a whole batch, on every data set",
+    )
+
+
+class Optimiser(Settings):
+    """SGD with the paper's parameter groups and schedule."""
+
+    batch_size: Positive = Field(128, description="images a step")
+    learning_rate: Annotated[float, Field(gt=0)] = Field(0.1, description="first learning rate")
+    momentum: Annotated[float, Field(ge=0, lt=1)] = Field(0.9, description="momentum")
+    weight_decay: Annotated[float, Field(ge=0)] = Field(
+        2e-4, description="on convolution and linear weights only"
+    )
+    schedule: Literal["steps", "triangular"] = Field(
+        "steps", description="drop at the milestones, or rise for a fifth and fall to zero"
+    )
+    milestones: tuple[float, ...] = Field(
+        (0.6, 0.9), description="fractions of the run after which the rate drops"
+    )
+    drop: Annotated[float, Field(gt=0, lt=1)] = Field(0.1, description="factor of a drop")
+
+    @model_validator(mode="after")
+    def _ordered(self) -> "Optimiser":
+        inside = all(0 < milestone < 1 for milestone in self.milestones)
+        if not inside or list(self.milestones) != sorted(self.milestones):
+            raise ValueError("milestones are rising fractions of the run, each in (0, 1)")
+        return self
+
+
+class Run(Settings):
+    """Everything that decides what a training run computes."""
+
+    recipe: Annotated[str, tyro.conf.Suppress] = Field("custom", description="where it came from")
+    data: Data = Data()
+    model: str = Field("wrn-28-10", description="a model's name, file.py:function, or timm:NAME")
+    image_size: Positive | None = Field(
+        None, description="for folder:PATH: resize and crop to this; none: 32"
+    )
+    weights: str | None = Field(None, description="a .safetensors file to start from")
+    method: Literal["undefended", "adversarial", "trades"] = Field(
+        "adversarial", description="what a training step does"
+    )
+    adversary: Adversary = Adversary()
+    labels: Labels = Labels()
+    trades_weight: Annotated[float, Field(gt=0)] = Field(
+        6.0, description="weight of TRADES's divergence term"
+    )
+    optimiser: Optimiser = Optimiser()
+    epochs: Positive = Field(100, description="passes over the training set")
+    averaging: Annotated[float, Field(gt=0, lt=1)] | None = Field(
+        None, description="decay of the averaged weights (EMA); none: the last weights"
+    )
+    precision: Literal["auto", "float32", "bfloat16"] = Field(
+        "auto", description="auto is bfloat16 on a GPU that has it, else float32"
+    )
+    check_epochs: Annotated[int, Field(ge=0)] = Field(
+        5, description="PGD-10 on 500 fixed training images every so many epochs; 0: never"
+    )
+    checkpoint_seconds: Annotated[float, Field(ge=0)] = Field(
+        60.0, description="write a checkpoint after the first step past this time"
+    )
+    seed: Annotated[int, Field(ge=0, lt=2**31)] = Field(0, description="decides all randomness")
+
+
+def first_complaint(error: ValidationError, prefix: str = "") -> str:
+    """A pydantic error as one line: the field, and what is wrong with it."""
+    first = error.errors()[0]
+    field = ".".join([*([prefix] if prefix else []), *(str(part) for part in first["loc"])])
+    message = re.sub(r"^Value error, ", "", first["msg"])
+    return f"{field}: {message}" if field else message
+
+
+def differences(one: Settings, other: Settings) -> list[str]:
+    """The fields in which two values differ, as `field: one -> other`."""
+
+    def flat(value: Any, path: str = "") -> dict[str, Any]:
+        if not isinstance(value, dict):
+            return {path: value}
+        return {
+            key: leaf
+            for name, inner in value.items()
+            for key, leaf in flat(inner, f"{path}.{name}" if path else name).items()
+        }
+
+    before, after = flat(one.model_dump()), flat(other.model_dump())
+    return [
+        f"{key}: {before.get(key)} -> {after.get(key)}"
+        for key in before | after
+        if before.get(key) != after.get(key)
+    ]
+
+
+def run_from_json(text: str | bytes, source: str) -> Run:
+    """The run that a `config.json` holds."""
+    try:
+        return _Stored.model_validate_json(text).run
+    except ValidationError as error:
+        raise UserError(
+            f"{source} is not a run's configuration: {first_complaint(error)}"
+        ) from None
+
+
+class _Stored(BaseModel):
+    run: Run

@@ -1,0 +1,82 @@
+"""What `bilateral data` does: list, fetch, check."""
+
+import json as json_module
+import sys
+from pathlib import Path
+from typing import Annotated
+
+import tyro
+from rich.console import Console
+from rich.progress import DownloadColumn, Progress, TransferSpeedColumn
+
+from bilateral.data.datasets import DATASETS
+from bilateral.data.sources import cache_folder, check, fetch
+from bilateral.errors import UserError
+
+
+def list_data(json: bool = False) -> None:
+    """The data sets, and whether each is on disk.
+
+    Args:
+        json: an array of objects.
+    """
+    rows = [
+        {
+            "name": name,
+            "summary": entry.summary,
+            "on_disk": not entry.readers or (cache_folder() / name).is_dir(),
+        }
+        for name, entry in DATASETS.items()
+    ]
+    if json:
+        print(json_module.dumps(rows, indent=1))
+        return
+    for row in rows:
+        print(f"{row['name']:<10} {'on disk' if row['on_disk'] else 'absent':<8} {row['summary']}")
+    print(f"kept in {cache_folder()} (BILATERAL_DATA overrides it)")
+
+
+def fetch_data(
+    name: Annotated[str, tyro.conf.Positional],
+    /,
+    source: str | None = None,
+    quiet: bool = False,
+    json: bool = False,
+) -> None:
+    """Bring a data set to disk, verified; what is there already is left alone.
+
+    Args:
+        name: a data set's name.
+        source: an archive or folder of yours to read in place of a download.
+        quiet: no progress.
+        json: print where it is as JSON.
+    """
+    console = Console(file=sys.stderr, quiet=quiet, highlight=False, soft_wrap=True)
+    columns = (*Progress.get_default_columns(), DownloadColumn(), TransferSpeedColumn())
+    hidden = quiet or not console.is_terminal
+    with Progress(*columns, console=console, disable=hidden) as bar:
+        task = bar.add_task(name, total=None, visible=False)
+
+        def progress(done: int, total: int | None) -> None:
+            bar.update(task, completed=done, total=total, visible=True)
+
+        where = fetch(name, Path(source) if source else None, progress, console.print)
+    print(json_module.dumps({"name": name, "folder": str(where)}) if json else f"{name}: {where}")
+
+
+def check_data(name: Annotated[str, tyro.conf.Positional], /, json: bool = False) -> None:
+    """Say whether what is on disk is whole.
+
+    Args:
+        name: a data set's name.
+        json: print the findings as JSON.
+    """
+    findings = check(name)
+    if json:
+        rows = [{"file": str(f.file), "ok": f.ok, "message": f.message} for f in findings]
+        print(json_module.dumps(rows, indent=1))
+    else:
+        for finding in findings:
+            print(f"{'ok ' if finding.ok else 'BAD'}  {finding.file}  {finding.message}")
+    if bad := [finding for finding in findings if not finding.ok]:
+        raise UserError(f"{name} is not whole: {bad[0].file} {bad[0].message}")

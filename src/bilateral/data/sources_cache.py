@@ -1,0 +1,97 @@
+"""Decoded data sets on disk: `<cache>/<name>/{train,test}-{pixels,labels}.npy`, `manifest.json`.
+
+A data set appears under its name only once it is whole and verified, and every read verifies it
+again (SHA-256 of CIFAR-10 takes a fraction of a second).
+"""
+
+import contextlib
+import json
+import os
+import shutil
+import sys
+import tempfile
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+
+from bilateral.data.datasets_entry import PARTS, SPLITS, DatasetEntry, Part, SplitName
+from bilateral.data.readers import Arrays
+from bilateral.errors import UserError
+
+if sys.platform != "win32":
+    import fcntl
+
+
+def cache_folder() -> Path:
+    """Where data sets are kept: `BILATERAL_DATA`, or `bilateral` in the user's cache folder."""
+    chosen = os.environ.get("BILATERAL_DATA")
+    if chosen:
+        return Path(chosen).expanduser()
+    if sys.platform == "darwin":
+        return Path.home() / "Library" / "Caches" / "bilateral"
+    variable = "LOCALAPPDATA" if sys.platform == "win32" else "XDG_CACHE_HOME"
+    base = Path(os.environ.get(variable) or "~/.cache").expanduser()
+    return base / "bilateral"
+
+
+def array_path(root: Path, entry: DatasetEntry, split: SplitName, part: Part) -> Path:
+    """Where an array of the data set is kept."""
+    return root / entry.name / f"{split}-{part}.npy"
+
+
+def read_array(root: Path, entry: DatasetEntry, split: SplitName, part: Part) -> npt.NDArray[Any]:
+    """A verified array; a missing or damaged one is the user's to fetch again."""
+    path = array_path(root, entry, split, part)
+    if not path.is_file():
+        raise UserError(
+            f"{entry.name} is not on disk: run `bilateral data fetch {entry.name}` "
+            f"(looked for {path})"
+        )
+    try:
+        with path.open("rb") as file:
+            array: npt.NDArray[Any] = np.lib.format.read_array(file, allow_pickle=False)
+        fault = entry.fault(split, part, array)
+    except (OSError, ValueError, EOFError, MemoryError) as error:
+        expected = f"uint8 {entry.shape(split, part)} expected"
+        fault = f"{expected}, {path.stat().st_size} bytes found ({error})"
+    if fault is not None:
+        again = f"run `bilateral data fetch {entry.name}` to replace it"
+        raise UserError(f"{path} is damaged: {fault}; {again}")
+    return array
+
+
+@contextlib.contextmanager
+def workplace(root: Path, name: str) -> Iterator[Path]:
+    """A temporary folder beside the cache, for one process at a time.
+
+    What a killed fetch left behind is removed first: whoever has the lock owns all of it.
+    """
+    root.mkdir(parents=True, exist_ok=True)
+    prefix = f".{name}-partial-"
+    with (root / f".{name}.lock").open("w") as lock:
+        if sys.platform != "win32":
+            fcntl.flock(lock, fcntl.LOCK_EX)
+        for left_over in root.glob(f"{prefix}*"):
+            shutil.rmtree(left_over, ignore_errors=True)
+        with tempfile.TemporaryDirectory(prefix=prefix, dir=root) as folder:
+            yield Path(folder)
+
+
+def store(root: Path, entry: DatasetEntry, arrays: Arrays, source: str, work: Path) -> Path:
+    """Put verified arrays under the data set's name: written in `work`, then renamed."""
+    complete = work / "complete"
+    complete.mkdir()
+    for split in SPLITS:
+        for part, array in zip(PARTS, arrays[split], strict=True):
+            np.save(complete / f"{split}-{part}.npy", np.ascontiguousarray(array))
+    digests = {split: vars(entry.digests[split]) for split in SPLITS}
+    manifest = {"name": entry.name, "source": source, "sha256": digests}
+    (complete / "manifest.json").write_text(json.dumps(manifest, indent=2) + "\n")
+    target = root / entry.name
+    if target.exists():
+        target.rename(work / "replaced")
+    complete.rename(target)
+    return target

@@ -1,0 +1,32 @@
+"""Seeded, class-balanced subsets; numpy only."""
+
+from dataclasses import replace
+
+import numpy as np
+
+from bilateral.data.datasets import Split
+from bilateral.errors import UserError
+
+
+def balanced_subset(labels: np.ndarray, count: int, seed: int) -> np.ndarray:
+    """The numbers of `count` images, as evenly over the classes as there are images; sorted.
+
+    A smaller subset of the same seed is part of a larger one.
+    """
+    shuffled = np.random.default_rng(abs(seed)).permutation(len(labels))
+    rank = np.empty(len(labels), dtype=np.int64)
+    for value in np.unique(labels):
+        members = shuffled[labels[shuffled] == value]
+        rank[members] = np.arange(len(members))
+    place = np.empty(len(labels), dtype=np.int64)
+    place[shuffled] = np.arange(len(labels))
+    return np.sort(np.lexsort((place, rank))[:count])
+
+
+def per_class_subset(split: Split, per_class: int, seed: int) -> Split:
+    """The split with so many images of each class."""
+    fewest = int(np.bincount(split.labels, minlength=len(split.classes)).min())
+    if per_class > fewest:
+        raise UserError(f"data.images_per_class is {per_class}, but a class has {fewest} images")
+    numbers = balanced_subset(split.labels, per_class * len(split.classes), seed)
+    return replace(split, pixels=split.pixels[numbers], labels=split.labels[numbers])

@@ -1,0 +1,1 @@
+"""Evaluation: robustness (flags for images in memory), campaign (a target, its files, resuming)."""

@@ -1,0 +1,49 @@
+"""How an evaluation is shown, on standard error: a bar per attack with the accuracy so far."""
+
+import sys
+from types import TracebackType
+from typing import Self
+
+from rich.console import Console
+from rich.progress import BarColumn, MofNCompleteColumn, Progress, TaskID, TextColumn
+from rich.progress import TimeRemainingColumn as TimeLeft
+
+
+class EvaluationProgress:
+    """A bar for each attack on a terminal, a line at its end elsewhere."""
+
+    def __init__(self, quiet: bool = False) -> None:
+        self.console = Console(file=sys.stderr, quiet=quiet, highlight=False, soft_wrap=True)
+        self.bars = Progress(
+            TextColumn("{task.description}"),
+            BarColumn(None),
+            MofNCompleteColumn(),
+            TextColumn("{task.fields[reading]}"),
+            TimeLeft(),
+            console=self.console,
+            disable=quiet or not self.console.is_terminal,
+        )
+        self.tasks: dict[str, TaskID] = {}
+
+    def __enter__(self) -> Self:
+        self.bars.start()
+        return self
+
+    def __exit__(
+        self,
+        kind: type[BaseException] | None,
+        error: BaseException | None,
+        trace: TracebackType | None,
+    ) -> None:
+        self.bars.stop()
+
+    def show(self, attack: str, done: int, images: int, accuracy: float) -> None:
+        """So many images of an attack are done, with this accuracy so far."""
+        reading = f"robust so far {100 * accuracy:.1f} %"
+        if self.bars.disable:
+            if done == images:
+                self.console.print(f"{attack}: {images} images attacked, {reading}")
+            return
+        if attack not in self.tasks:
+            self.tasks[attack] = self.bars.add_task(attack, total=images, reading="")
+        self.bars.update(self.tasks[attack], completed=done, reading=reading)

@@ -1,0 +1,65 @@
+"""The paper on one screen: perturb the image, perturb the label.
+
+    adversary = BilateralAdversary(epsilon=8 / 255)
+    images, soft_labels = adversary(model, images, labels)
+    loss = soft_cross_entropy(model(images), soft_labels)
+
+The image takes one step towards the most confusing class from a random start; the label is the
+closed-form adversarial label at the clean image. Both read the network in eval mode.
+"""
+
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+
+from bilateral.attacks.gradient import gradient_attack
+from bilateral.attacks.untouched import untouched
+from bilateral.config import Adversary, Labels
+from bilateral.labels import soft_cross_entropy, soft_labels
+
+__all__ = ["BilateralAdversary", "perturb", "soft_cross_entropy"]
+
+
+def perturb(
+    model: nn.Module,
+    images: Tensor,
+    labels: Tensor,
+    adversary: Adversary,
+    rule: Labels,
+    keys: Tensor | None = None,
+) -> tuple[Tensor, Tensor, Tensor | None]:
+    """Adversarial images, their soft labels, and the reference logits where they were computed."""
+    needs_logits = adversary.target not in ("none", "random") or adversary.loss == "divergence"
+    needs_logits = needs_logits or rule.rule in ("adversarial", "supplementary")
+    reference: Tensor | None = None
+    with untouched(model, adversary.batch_norm):
+        if needs_logits and adversary.reference == "clean":
+            with torch.no_grad():
+                reference = model(images).float()
+        attacked = gradient_attack(model, images, labels, adversary, keys, reference)
+    assert attacked.reference is not None
+    return attacked.images, soft_labels(attacked.reference, labels, rule), reference
+
+
+class BilateralAdversary:
+    """The paper's R-MC-LA inside anybody's training loop, on any `nn.Module`.
+
+    Keyword arguments are fields of `Adversary` or `Labels` (`ratio=9`, `target="none"`,
+    `reference="start"`, `batch_norm="train"`, ...). The model's mode, gradients and statistics
+    are left as they were; noise follows `torch.manual_seed`.
+    """
+
+    def __init__(self, epsilon: float = 8 / 255, **fields: Any) -> None:
+        label_fields = {name: fields.pop(name) for name in list(fields) if name in _LABEL_FIELDS}
+        defaults = {"step_size": epsilon, "target": "most-confusing"}
+        self.adversary = Adversary.model_validate({**defaults, **fields, "epsilon": epsilon})
+        self.labels = Labels.model_validate(label_fields)
+
+    def __call__(self, model: nn.Module, images: Tensor, labels: Tensor) -> tuple[Tensor, Tensor]:
+        """Adversarial images and soft labels for one training step."""
+        adversarial, soft, _ = perturb(model, images, labels, self.adversary, self.labels)
+        return adversarial, soft
+
+
+_LABEL_FIELDS = frozenset(Labels.model_fields)

@@ -1,0 +1,1 @@
+"""What the paper claims and how to rerun it: recipes (a training run for each model); no torch."""

@@ -1,0 +1,156 @@
+"""A recipe for every model that the paper trains; each derives from another by small edits.
+
+Names are `<data>-<method>[-<variant>][-long]`; `-long` is the paper's "+" (200 epochs).
+"""
+
+from dataclasses import dataclass
+from typing import Any
+
+from bilateral.config import Adversary, Data, Labels, Optimiser, Run
+from bilateral.errors import unknown
+
+
+@dataclass(frozen=True)
+class Recipe:
+    """A named run and a line about it."""
+
+    summary: str
+    run: Run
+
+
+ONE_HOT = Labels(rule="one-hot")
+SMOOTHED = Labels(rule="smoothing", budget=0.5)
+LABEL_ADVERSARY = Labels(rule="adversarial", ratio=9)
+LONG = (0.5, 0.75)
+
+
+def one_step(pixels: int = 8, **fields: Any) -> Adversary:
+    """One step of the whole budget, given in 255ths."""
+    return Adversary(epsilon=pixels / 255, step_size=pixels / 255, **fields)
+
+
+def multi_step(steps: int, step_pixels: float, **fields: Any) -> Adversary:
+    """PGD at a budget of 8/255: untargeted, from a random start."""
+    return Adversary(epsilon=8 / 255, steps=steps, step_size=step_pixels / 255, **fields)
+
+
+MC = one_step(target="most-confusing")
+
+# method name -> (summary, method, adversary, labels); each is trained on CIFAR-10 by the paper
+_CIFAR10: dict[str, tuple[str, str, Adversary, Labels]] = {
+    "undefended": ("ordinary training", "undefended", one_step(), ONE_HOT),
+    "fgsm": (
+        "one untargeted step, no random start (leaks labels)",
+        "adversarial",
+        one_step(random_start=False),
+        ONE_HOT,
+    ),
+    "r-fgsm": ("one untargeted step, random start", "adversarial", one_step(), ONE_HOT),
+    "ll": (
+        "one step to the least likely class, no random start (leaks labels)",
+        "adversarial",
+        one_step(target="least-likely", random_start=False),
+        ONE_HOT,
+    ),
+    "r-ll": (
+        "one step to the least likely class, random start",
+        "adversarial",
+        one_step(target="least-likely"),
+        ONE_HOT,
+    ),
+    "mc": (
+        "one step to the most confusing class, no random start",
+        "adversarial",
+        one_step(target="most-confusing", random_start=False),
+        ONE_HOT,
+    ),
+    "r-mc": ("one step to the most confusing class, random start", "adversarial", MC, ONE_HOT),
+    "r-fgsm-ls": ("R-FGSM with label smoothing 0.5", "adversarial", one_step(), SMOOTHED),
+    "r-mc-ls": ("R-MC with label smoothing 0.5", "adversarial", MC, SMOOTHED),
+    "r-mc-la": (
+        "the paper's method: R-MC with adversarial labels, ratio 9",
+        "adversarial",
+        MC,
+        LABEL_ADVERSARY,
+    ),
+    **{
+        f"r-mc-la-eps{pixels}": (
+            f"R-MC-LA trained at {pixels}/255",
+            "adversarial",
+            one_step(pixels, target="most-confusing"),
+            LABEL_ADVERSARY,
+        )
+        for pixels in (1, 2, 4, 12)
+    },
+    "r-mc-la-sup": (
+        "R-MC-LA with the appendix's label formula",
+        "adversarial",
+        MC,
+        Labels(rule="supplementary", ratio=9),
+    ),
+    "madry": ("PGD adversarial training, 7 steps of 2", "adversarial", multi_step(7, 2), ONE_HOT),
+    "madry-2x8": (
+        "PGD adversarial training, 2 steps of 8",
+        "adversarial",
+        multi_step(2, 8),
+        ONE_HOT,
+    ),
+    "madry-la": (
+        "7 steps of 2 with adversarial labels",
+        "adversarial",
+        multi_step(7, 2),
+        LABEL_ADVERSARY,
+    ),
+    "trades": (
+        "TRADES: 10 steps of 2 on the divergence, weight 6",
+        "trades",
+        # TRADES starts from noise of 0.001, a thirty-second of the budget.
+        multi_step(10, 2, loss="divergence", start_width=1 / 32, clip_start=True),
+        ONE_HOT,
+    ),
+}
+
+_DIGITS = Run(
+    data=Data(name="digits", augment="none"),
+    model="small-cnn",
+    adversary=one_step(40, target="most-confusing"),
+    labels=LABEL_ADVERSARY,
+    optimiser=Optimiser(batch_size=64),
+    epochs=40,
+)
+
+
+def _table() -> dict[str, Recipe]:
+    recipes = {
+        "digits-undefended": Recipe(
+            "ordinary training on the digits",
+            _DIGITS.with_fields(method="undefended", labels=ONE_HOT),
+        ),
+        "digits-r-mc-la": Recipe("the paper's method on the digits, 40/255", _DIGITS),
+    }
+    for name, (summary, method, adversary, labels) in _CIFAR10.items():
+        recipes[f"cifar10-{name}"] = Recipe(
+            f"CIFAR-10: {summary}",
+            Run.model_validate({"method": method, "adversary": adversary, "labels": labels}),
+        )
+    for name in [name for name in recipes if not name.startswith("digits")]:
+        recipe = recipes[name]
+        optimiser = recipe.run.optimiser.with_fields(milestones=LONG)
+        recipes[f"{name}-long"] = Recipe(
+            f"{recipe.summary}; 200 epochs",
+            recipe.run.with_fields(epochs=200, optimiser=optimiser),
+        )
+    return {
+        name: Recipe(recipe.summary, recipe.run.with_fields(recipe=name))
+        for name, recipe in recipes.items()
+    }
+
+
+RECIPES: dict[str, Recipe] = _table()
+
+
+def recipe_named(name: str) -> Run:
+    """The run that a recipe's name stands for."""
+    if recipe := RECIPES.get(name):
+        return recipe.run
+    raise unknown("recipe", name, RECIPES)

@@ -1,0 +1,119 @@
+"""The run folder: what lies where, and writes that are whole or not there; no torch."""
+
+import json
+import os
+import tempfile
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from bilateral.config import Run, differences, run_from_json
+from bilateral.errors import UserError
+
+
+def write_atomic(path: Path, content: bytes) -> None:
+    """Write to a temporary name beside `path`, flush to disk, rename."""
+    path.parent.mkdir(parents=True, exist_ok=True)
+    handle, temporary = tempfile.mkstemp(dir=path.parent, prefix=f".{path.name}.", suffix=".tmp")
+    try:
+        with os.fdopen(handle, "wb") as file:
+            file.write(content)
+            file.flush()
+            os.fsync(file.fileno())
+        Path(temporary).replace(path)
+    except BaseException:
+        Path(temporary).unlink(missing_ok=True)
+        raise
+
+
+def write_json(path: Path, value: Any) -> None:
+    """A JSON file, written whole."""
+    write_atomic(path, (json.dumps(value, indent=1, allow_nan=False) + "\n").encode())
+
+
+def read_json(path: Path) -> Any:
+    """A JSON file of ours; a damaged one is the user's to know of."""
+    try:
+        return json.loads(path.read_bytes())
+    except (ValueError, UnicodeDecodeError) as error:
+        raise UserError(f"{path} is damaged: not JSON ({error})") from None
+
+
+@dataclass(frozen=True)
+class RunFolder:
+    """`<out>/<name>/seed<k>/` and the files in it."""
+
+    path: Path
+
+    @property
+    def config(self) -> Path:
+        """The whole configuration, with versions."""
+        return self.path / "config.json"
+
+    @property
+    def log(self) -> Path:
+        """A line of JSON per epoch."""
+        return self.path / "log.jsonl"
+
+    @property
+    def checkpoint(self) -> Path:
+        """Everything needed to go on."""
+        return self.path / "checkpoint.pt"
+
+    @property
+    def weights(self) -> Path:
+        """The final weights; there only when training has ended."""
+        return self.path / "model.safetensors"
+
+    @property
+    def evaluation(self) -> Path:
+        """An entry for every (epsilon, images) evaluated."""
+        return self.path / "evaluation.json"
+
+    @property
+    def gallery(self) -> Path:
+        """A few clean and adversarial images."""
+        return self.path / "gallery.npz"
+
+    def attack(self, name: str, epsilon_text: str) -> Path:
+        """The robust flags of an attack at a budget; `8/255` is written `8-255` in the name."""
+        return self.path / "attacks" / f"{name}@{epsilon_text.replace('/', '-')}.json"
+
+    def read_run(self) -> Run:
+        """The configuration that was trained here."""
+        if not self.config.is_file():
+            raise UserError(f"{self.path} is not a run folder: it has no config.json")
+        return run_from_json(self.config.read_bytes(), str(self.config))
+
+    def prepare(self, run: Run, versions: dict[str, str]) -> None:
+        """Make the folder for a run, or check that the one that is there holds the same run."""
+        if not self.config.exists():
+            write_json(
+                self.config, {"schema": 1, "run": run.model_dump(mode="json"), "versions": versions}
+            )
+            return
+        if changed := differences(self.read_run(), run):
+            raise UserError(
+                f"{self.path} holds another configuration ({'; '.join(changed)}); "
+                "choose another --name, --out or --seed"
+            )
+
+    def cut_log(self, epochs: int) -> None:
+        """Keep the lines of the first `epochs` epochs: what came after them is done again."""
+        if not self.log.exists():
+            return
+        kept = []
+        for line in self.log.read_bytes().splitlines(keepends=True):
+            try:
+                whole = line.endswith(b"\n") and json.loads(line)["epoch"] <= epochs
+            except (ValueError, KeyError, TypeError):
+                whole = False
+            if not whole:
+                break
+            kept.append(line)
+        write_atomic(self.log, b"".join(kept))
+
+    def append_log(self, record: dict[str, Any]) -> None:
+        """One more epoch in the log."""
+        with self.log.open("a", encoding="utf-8") as file:
+            file.write(json.dumps(record, allow_nan=False) + "\n")

@@ -1,0 +1,110 @@
+"""What the machine offers: device, precision, versions, signals."""
+
+import signal
+from collections.abc import Iterator
+from contextlib import contextmanager
+from types import FrameType
+
+import torch
+from torch import nn
+
+import bilateral
+from bilateral.errors import UserError
+
+
+class Interrupted(BaseException):
+    """A signal asked the work to end; what was done is saved."""
+
+    def __init__(self, number: int) -> None:
+        self.number = number
+        super().__init__(f"stopped by {signal.Signals(number).name}")
+
+
+def choose_device(name: str | None) -> torch.device:
+    """The named device, or the GPU if there is one."""
+    if name is None:
+        return torch.device("cuda" if torch.cuda.is_available() else "cpu")
+    try:
+        device = torch.device(name)
+    except RuntimeError:
+        raise UserError(f"unknown device '{name}'; there are: cpu, cuda, cuda:0, ...") from None
+    if device.type == "cuda" and not torch.cuda.is_available():
+        raise UserError("no GPU here: torch sees no CUDA device (use --device cpu)")
+    if device.type == "cuda" and (device.index or 0) >= torch.cuda.device_count():
+        raise UserError(f"no {name} here: torch sees {torch.cuda.device_count()} CUDA devices")
+    return device
+
+
+def has_bfloat16(device: torch.device) -> bool:
+    """Whether bfloat16 pays on this device."""
+    return device.type == "cuda" and torch.cuda.is_bf16_supported()
+
+
+def autocast(device: torch.device, enabled: bool) -> torch.autocast:
+    """bfloat16 inside, where enabled; weights and losses stay float32."""
+    return torch.autocast(device.type, dtype=torch.bfloat16, enabled=enabled)
+
+
+def memory_format(device: torch.device) -> torch.memory_format:
+    """Channels-last where convolutions are faster so."""
+    return torch.channels_last if device.type == "cuda" else torch.contiguous_format
+
+
+def place(model: nn.Module, device: torch.device) -> nn.Module:
+    """The model on the device, in the memory format that is fast there."""
+    model = model.to(device)
+    return model.to(memory_format=memory_format(device))  # type: ignore[call-overload,no-any-return]
+
+
+def synchronise(device: torch.device) -> None:
+    """Wait until the device has done what it was given, so that a clock can be read."""
+    if device.type == "cuda":
+        torch.cuda.synchronize(device)
+
+
+@contextmanager
+def exact_float32() -> Iterator[None]:
+    """float32 products without TF32, whatever the global settings are."""
+    matmul = torch.backends.cuda.matmul.allow_tf32
+    convolution = torch.backends.cudnn.allow_tf32
+    torch.backends.cuda.matmul.allow_tf32 = False
+    torch.backends.cudnn.allow_tf32 = False
+    try:
+        yield
+    finally:
+        torch.backends.cuda.matmul.allow_tf32 = matmul
+        torch.backends.cudnn.allow_tf32 = convolution
+
+
+def versions(device: torch.device) -> dict[str, str]:
+    """Package, torch and device, for every file that holds a measurement."""
+    name = torch.cuda.get_device_name(device) if device.type == "cuda" else device.type
+    return {"bilateral": bilateral.__version__, "torch": torch.__version__, "device": name}
+
+
+class StopRequest:
+    """Ctrl-C and SIGTERM as a flag that the work looks at between steps.
+
+    The first signal asks; a second Ctrl-C raises KeyboardInterrupt at once.
+    """
+
+    def __init__(self) -> None:
+        self.number: int | None = None
+
+    @contextmanager
+    def listening(self) -> Iterator[None]:
+        """Handle the signals inside; restore the handlers outside."""
+
+        def asked(number: int, frame: FrameType | None) -> None:
+            if self.number is not None:
+                raise KeyboardInterrupt
+            self.number = number
+
+        before = {
+            number: signal.signal(number, asked) for number in (signal.SIGINT, signal.SIGTERM)
+        }
+        try:
+            yield
+        finally:
+            for number, handler in before.items():
+                signal.signal(number, handler)

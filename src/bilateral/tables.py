@@ -1,0 +1,83 @@
+"""Measurements as tables: text for the terminal, Markdown, CSV and LaTeX; no torch."""
+
+import csv
+import io
+from collections.abc import Mapping, Sequence
+from typing import Literal
+
+from bilateral.results import Evaluation, Interval
+
+Table = tuple[list[str], list[list[str]]]
+Format = Literal["text", "markdown", "csv", "latex"]
+
+
+def percent(share: float) -> str:
+    """A fraction as it is printed."""
+    return f"{100 * share:.1f}"
+
+
+def _interval(interval: Interval) -> str:
+    return f"{percent(interval[0])} to {percent(interval[1])}"
+
+
+def evaluation_table(entry: Evaluation) -> Table:
+    """One model: a row an attack."""
+    head = ["attack", "accuracy (%)", "95 % interval", "images", "seconds"]
+    rows = [["clean", percent(entry.clean_accuracy), _interval(entry.clean_interval), "", ""]]
+    for name, attack in entry.attacks.items():
+        rows.append(
+            [
+                f"{name} at {entry.epsilon_text}",
+                percent(attack.accuracy),
+                _interval(attack.interval),
+                str(attack.images),
+                f"{attack.seconds:.1f}",
+            ]
+        )
+    worst, interval = percent(entry.worst_case_accuracy), _interval(entry.worst_case_interval)
+    rows.append(["worst case", worst, interval, str(entry.images), ""])
+    return head, rows
+
+
+def comparison_table(entries: Mapping[str, Evaluation]) -> Table:
+    """Several models under the same attacks: a row a model, accuracies in per cent."""
+    first = next(iter(entries.values()))
+    head = ["accuracy (%)", "clean", *(f"{name} at {first.epsilon_text}" for name in first.attacks)]
+    rows = [
+        [
+            name,
+            percent(entry.clean_accuracy),
+            *(percent(entry.attacks[attack].accuracy) for attack in first.attacks),
+        ]
+        for name, entry in entries.items()
+    ]
+    return head, rows
+
+
+def render(table: Table, format: Format = "text") -> str:
+    """A table in one of the formats; numbers are aligned to the right in text."""
+    head, rows = table
+    if format == "csv":
+        buffer = io.StringIO()
+        csv.writer(buffer, lineterminator="\n").writerows([head, *rows])
+        return buffer.getvalue().rstrip("\n")
+    if format == "markdown":
+        rule = ["---"] + ["---:"] * (len(head) - 1)
+        return "\n".join("| " + " | ".join(row) + " |" for row in [head, rule, *rows])
+    if format == "latex":
+        body = " \\\\\n".join(" & ".join(map(_latex, row)) for row in [head, *rows])
+        return f"\\begin{{tabular}}{{l{'r' * (len(head) - 1)}}}\n{body} \\\\\n\\end{{tabular}}"
+    widths = [max(len(row[column]) for row in [head, *rows]) for column in range(len(head))]
+    return "\n".join(_text_line(row, widths) for row in [head, *rows])
+
+
+def _text_line(row: Sequence[str], widths: Sequence[int]) -> str:
+    cells = [row[0].ljust(widths[0])]
+    cells += [cell.rjust(width) for cell, width in zip(row[1:], widths[1:], strict=True)]
+    return "  ".join(cells).rstrip()
+
+
+def _latex(text: str) -> str:
+    for letter in "%_&#":
+        text = text.replace(letter, "\\" + letter)
+    return text

@@ -1,0 +1,1 @@
+"""Training: step (what one step computes), optimiser, averaging, checkpoint, trainer, progress."""

@@ -1,0 +1,37 @@
+"""SGD with the paper's parameter groups, and the learning rate as a function of progress."""
+
+import torch
+from torch import nn
+
+from bilateral.config import Optimiser
+
+
+def build_optimiser(model: nn.Module, settings: Optimiser, device: torch.device) -> torch.optim.SGD:
+    """Weight decay on convolution and linear weights only, not on batch norm or biases."""
+    decayed = [
+        module.weight
+        for module in model.modules()
+        if isinstance(module, nn.modules.conv._ConvNd | nn.Linear)
+    ]
+    chosen = {id(weight) for weight in decayed}
+    plain = [parameter for parameter in model.parameters() if id(parameter) not in chosen]
+    return torch.optim.SGD(
+        [
+            {"params": decayed, "weight_decay": settings.weight_decay},
+            {"params": plain, "weight_decay": 0.0},
+        ],
+        lr=settings.learning_rate,
+        momentum=settings.momentum,
+        fused=device.type == "cuda",
+    )
+
+
+def learning_rate(settings: Optimiser, progress: float) -> float:
+    """The rate at a point of the run, given as a fraction in [0, 1]."""
+    if settings.schedule == "triangular":
+        peak = 0.2
+        height = progress / peak if progress < peak else (1 - progress) / (1 - peak)
+        return settings.learning_rate * height
+    # A milestone counts as reached within rounding: 60 of 100 epochs is 0.6 exactly on paper only.
+    passed = sum(progress >= milestone - 1e-9 for milestone in settings.milestones)
+    return settings.learning_rate * settings.drop**passed

@@ -1,0 +1,195 @@
+from pathlib import Path
+
+import numpy as np
+import pytest
+from PIL import Image
+
+from bilateral.data import load, load_folder, readers_folder
+from bilateral.data.datasets_entry import SPLITS
+from bilateral.errors import UserError
+
+
+def picture(path: Path, value: int = 0, size: tuple[int, int] = (6, 6), mode: str = "RGB") -> None:
+    path.parent.mkdir(parents=True, exist_ok=True)
+    colour = (value,) * 3 if mode == "RGB" else value
+    Image.new(mode, size, colour).save(path)
+
+
+def one_set(path: Path, count: int = 20) -> Path:
+    """Two classes of pictures, each of a grey of its own."""
+    for number in range(count):
+        picture(path / "cat" / f"{number:03d}.png", number)
+        picture(path / "dog" / f"{number:03d}.png", 100 + number)
+    return path
+
+
+def values(path: Path, split: str, seed: int = 0) -> list[int]:
+    found = load_folder(path, split, None, seed)  # type: ignore[arg-type]
+    greys: list[int] = found.pixels[:, 0, 0, 0].tolist()
+    assert [grey >= 100 for grey in greys] == found.labels.astype(bool).tolist()
+    return greys
+
+
+def test_one_set_is_split_by_seed(tmp_path: Path) -> None:
+    one_set(tmp_path)
+    train, test = values(tmp_path, "train"), values(tmp_path, "test")
+    assert sorted(train + test) == [*range(20), *range(100, 120)]
+    assert [sum(grey < 100 for grey in test), sum(grey >= 100 for grey in test)] == [2, 2]
+    assert values(tmp_path, "test") == test
+    assert len({tuple(values(tmp_path, "test", seed)) for seed in range(8)}) > 4
+
+
+def test_fields_of_a_split(tmp_path: Path) -> None:
+    found = load(f"folder:{one_set(tmp_path)}", "train")
+    assert found.pixels.shape == (36, 6, 6, 3)
+    assert found.pixels.dtype == np.uint8
+    assert found.labels.dtype == np.int64
+    assert found.classes == ("cat", "dog")
+    resized = load(f"folder:{tmp_path}", "test", image_size=3, seed=1)
+    assert resized.pixels.shape == (4, 3, 3, 3)
+    assert resized.pixels[:, 0, 0, 0].tolist() == values(tmp_path, "test", 1)
+
+
+@pytest.mark.parametrize("name", ["val", "test"])
+def test_given_splits_are_kept(tmp_path: Path, name: str) -> None:
+    one_set(tmp_path / "train", 3)
+    one_set(tmp_path / name, 2)
+    assert values(tmp_path, "train") == [0, 1, 2, 100, 101, 102]
+    assert values(tmp_path, "test") == [0, 1, 100, 101]
+
+
+def test_val_is_used_before_test(tmp_path: Path) -> None:
+    for name, count in (("train", 3), ("val", 2), ("test", 1)):
+        one_set(tmp_path / name, count)
+    assert len(values(tmp_path, "test")) == 4
+
+
+def test_train_alone_is_split(tmp_path: Path) -> None:
+    one_set(tmp_path / "train", 10)
+    assert len(values(tmp_path, "train")) == 18
+    assert len(values(tmp_path, "test")) == 2
+
+
+def test_val_alone_can_be_evaluated(tmp_path: Path) -> None:
+    one_set(tmp_path / "val", 2)
+    assert len(values(tmp_path, "test")) == 4
+    with pytest.raises(UserError, match="has val/ but no train/"):
+        load_folder(tmp_path, "train", None)
+
+
+def test_a_class_may_be_called_train(tmp_path: Path) -> None:
+    for name in ("bus", "train"):
+        for number in range(3):
+            picture(tmp_path / name / f"{number}.png")
+    assert load_folder(tmp_path, "train", None).classes == ("bus", "train")
+
+
+@pytest.mark.parametrize("size", [(40, 20), (20, 40), (20, 20)])
+def test_resize_and_crop(tmp_path: Path, size: tuple[int, int]) -> None:
+    """The shorter side becomes the image size, then the centre is cut out."""
+    noise = np.random.default_rng(0).integers(0, 256, (*size[::-1], 3), dtype=np.uint8)
+    image = Image.fromarray(noise)
+    (tmp_path / "val" / "a").mkdir(parents=True)
+    image.save(tmp_path / "val" / "a" / "0.png")
+    width, height = size[0] // 2, size[1] // 2
+    left, top = (width - 10) // 2, (height - 10) // 2
+    resized = image.resize((width, height), Image.Resampling.BILINEAR)
+    expected = np.asarray(resized.crop((left, top, left + 10, top + 10)))
+    found = load_folder(tmp_path, "test", 10).pixels[0]
+    assert np.abs(found.astype(int) - expected).max() <= 1
+
+
+def test_image_of_the_right_size_is_untouched(tmp_path: Path) -> None:
+    pixels = np.random.default_rng(0).integers(0, 256, (8, 8, 3), dtype=np.uint8)
+    (tmp_path / "val" / "a").mkdir(parents=True)
+    Image.fromarray(pixels).save(tmp_path / "val" / "a" / "0.png")
+    np.testing.assert_array_equal(load_folder(tmp_path, "test", 8).pixels[0], pixels)
+    np.testing.assert_array_equal(load_folder(tmp_path, "test", None).pixels[0], pixels)
+
+
+@pytest.mark.parametrize("mode", ["L", "1", "P", "RGBA", "LA"])
+def test_other_modes_become_rgb(tmp_path: Path, mode: str) -> None:
+    (tmp_path / "val" / "a").mkdir(parents=True)
+    Image.new("L", (4, 4), 255).convert(mode).save(tmp_path / "val" / "a" / "0.png")
+    assert (load_folder(tmp_path, "test", None).pixels == 255).all()
+
+
+def test_sixteen_bits_are_refused(tmp_path: Path) -> None:
+    """Pillow would clip them to white."""
+    picture(tmp_path / "val" / "a" / "0.png", 30_000, mode="I;16")
+    with pytest.raises(UserError, match=r"0\.png has mode I;16: 8 bits a channel expected"):
+        load_folder(tmp_path, "test", None)
+
+
+def test_other_files_are_passed_over(tmp_path: Path) -> None:
+    one_set(tmp_path, 10)
+    (tmp_path / "readme.txt").write_text("")
+    (tmp_path / ".git").mkdir()
+    (tmp_path / "cat" / ".hidden.png").write_bytes(b"")
+    (tmp_path / "cat" / "notes.txt").write_text("")
+    assert len(values(tmp_path, "train")) == 18
+
+
+def test_classes_that_differ(tmp_path: Path) -> None:
+    one_set(tmp_path / "train", 2)
+    one_set(tmp_path / "val", 2)
+    picture(tmp_path / "val" / "fish" / "0.png")
+    for split in SPLITS:
+        with pytest.raises(UserError, match=r"have different classes: fish$"):
+            load_folder(tmp_path, split, None)
+
+
+def test_empty_sets(tmp_path: Path) -> None:
+    with pytest.raises(UserError, match="holds no class folders"):
+        load_folder(tmp_path, "train", None)
+    with pytest.raises(UserError, match="nowhere is not a folder"):
+        load(f"folder:{tmp_path}/nowhere", "train")
+    one_set(tmp_path, 2)
+    (tmp_path / "empty").mkdir()
+    with pytest.raises(UserError, match="empty holds no images"):
+        load_folder(tmp_path, "train", None)
+
+
+def test_class_of_one_image_cannot_be_split(tmp_path: Path) -> None:
+    one_set(tmp_path, 3)
+    picture(tmp_path / "fish" / "0.png")
+    with pytest.raises(UserError, match="class fish has one image"):
+        load_folder(tmp_path, "test", None)
+
+
+@pytest.mark.parametrize("content", [b"", b"text", None])
+def test_unreadable_image(tmp_path: Path, content: bytes | None) -> None:
+    one_set(tmp_path / "val", 3)
+    file = tmp_path / "val" / "cat" / "001.png"
+    noise = np.random.default_rng(0).integers(0, 256, (50, 50, 3), dtype=np.uint8)
+    Image.fromarray(noise).save(file)
+    whole = file.read_bytes()
+    file.write_bytes(whole[: len(whole) // 2] if content is None else content)
+    with pytest.raises(UserError, match=r"001\.png is not a readable image") as caught:
+        load_folder(tmp_path, "test", 6)
+    assert "\n" not in str(caught.value)
+
+
+def test_bomb(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    one_set(tmp_path, 3)
+    for limit in (30, 10):
+        monkeypatch.setattr(Image, "MAX_IMAGE_PIXELS", limit)
+        with pytest.raises(UserError, match="is not a readable image: Image size"):
+            load_folder(tmp_path, "test", 6)
+
+
+def test_different_sizes_need_an_image_size(tmp_path: Path) -> None:
+    one_set(tmp_path / "val", 2)
+    picture(tmp_path / "val" / "dog" / "odd.png", 150, size=(7, 9))
+    with pytest.raises(UserError, match=r"odd\.png differ in size \(6x6 and 7x9\)"):
+        load_folder(tmp_path, "test", None)
+    assert load_folder(tmp_path, "test", 6).pixels.shape == (5, 6, 6, 3)
+    with pytest.raises(UserError, match="an image size of 0"):
+        load_folder(tmp_path, "test", 0)
+
+
+def test_too_much_for_memory(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(readers_folder, "MEMORY_LIMIT", 1000)
+    one_set(tmp_path, 6)
+    with pytest.raises(UserError, match="10 images of 6x6 need 0 GiB"):
+        load_folder(tmp_path, "train", None)

