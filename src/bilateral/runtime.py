@@ -64,16 +64,21 @@ def synchronise(device: torch.device) -> None:
 
 @contextmanager
 def exact_float32() -> Iterator[None]:
-    """float32 products without TF32, whatever the global settings are."""
+    """float32 products without TF32, whatever the global settings are.
+
+    cuDNN's search for the fastest algorithm is off too: evaluation batches shrink as images break,
+    and each new size would be searched again.
+    """
     matmul = torch.backends.cuda.matmul.allow_tf32
-    convolution = torch.backends.cudnn.allow_tf32
+    cudnn = torch.backends.cudnn
+    before = (cudnn.allow_tf32, cudnn.benchmark)
     torch.backends.cuda.matmul.allow_tf32 = False
-    torch.backends.cudnn.allow_tf32 = False
+    cudnn.allow_tf32, cudnn.benchmark = False, False
     try:
         yield
     finally:
         torch.backends.cuda.matmul.allow_tf32 = matmul
-        torch.backends.cudnn.allow_tf32 = convolution
+        cudnn.allow_tf32, cudnn.benchmark = before
 
 
 def versions(device: torch.device) -> dict[str, str]:

@@ -98,6 +98,7 @@ class Trainer:
         if run.weights is not None:
             read_weights(Path(run.weights), model)
         self.model = place(model, device)
+        torch.backends.cudnn.benchmark = True  # every training batch has the same shape
         self.batches = Batches(split, run.data, run.optimiser.batch_size, run.seed, device)
         self.optimiser = build_optimiser(self.model, run.optimiser, device)
         self.averaged = AveragedWeights(self.model, run.averaging) if run.averaging else None
