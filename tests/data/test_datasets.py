@@ -1,3 +1,4 @@
+import os
 import subprocess
 import sys
 from pathlib import Path
@@ -138,13 +139,29 @@ def test_cache_of_another_type_or_shape(tiny: Any, tmp_path: Path) -> None:
     np.save(file, tiny.pixels["test"][:2])
     with pytest.raises(UserError, match=r"expected, uint8 \(2, 4, 5, 3\) found"):
         load("tiny", "test")
-    np.save(file, np.array([{}], dtype=object), allow_pickle=True)
-    with pytest.raises(UserError, match="is damaged"):
-        load("tiny", "test")
     with file.open("wb") as raw:
         np.savez(raw, tiny.pixels["test"])
     with pytest.raises(UserError, match="is damaged"):
         load("tiny", "test")
+
+
+class Payload:
+    """Unpickling it makes a folder."""
+
+    def __init__(self, path: Path) -> None:
+        self.path = path
+
+    def __reduce__(self) -> tuple[Any, ...]:
+        return os.mkdir, (str(self.path),)
+
+
+def test_cache_is_never_unpickled(tiny: Any, tmp_path: Path) -> None:
+    file = fetch("tiny", tiny.archive(tmp_path / "a.tgz")) / "test-pixels.npy"
+    target = tmp_path / "made-by-payload"
+    np.save(file, np.array([Payload(target)], dtype=object), allow_pickle=True)
+    with pytest.raises(UserError, match="is damaged"):
+        load("tiny", "test")
+    assert not target.exists()
 
 
 def test_image_size_is_for_folders() -> None:

@@ -120,9 +120,14 @@ def test_json_labels(tiny: Any, tmp_path: Path, labels: Any) -> None:
         decode(tiny.entry, write(tmp_path / "a", files))
 
 
+@pytest.mark.filterwarnings("always")
 @pytest.mark.parametrize("size", [(21, 2), (20, 3), (5000, 5000), (12000, 12000), (60000, 60000)])
 def test_picture_of_another_size_is_not_decoded(
-    tiny: Any, tmp_path: Path, size: tuple[int, int], monkeypatch: pytest.MonkeyPatch
+    tiny: Any,
+    tmp_path: Path,
+    size: tuple[int, int],
+    monkeypatch: pytest.MonkeyPatch,
+    recwarn: pytest.WarningsRecorder,
 ) -> None:
     def chunk(kind: bytes, content: bytes) -> bytes:
         check = struct.pack(">I", zlib.crc32(kind + content))
@@ -139,6 +144,7 @@ def test_picture_of_another_size_is_not_decoded(
     monkeypatch.setattr(ImageFile.ImageFile, "load", lambda self: pytest.fail("decoded"))
     with pytest.raises(UserError, match=r"data_batch_1\.png"):
         decode(tiny.entry, write(tmp_path / "a", files))
+    assert not recwarn.list
 
 
 def test_picture_of_another_mode_or_format(tiny: Any, tmp_path: Path) -> None:

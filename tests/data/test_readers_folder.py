@@ -170,6 +170,7 @@ def test_unreadable_image(tmp_path: Path, content: bytes | None) -> None:
     assert "\n" not in str(caught.value)
 
 
+@pytest.mark.filterwarnings("ignore")
 def test_bomb(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     one_set(tmp_path, 3)
     for limit in (30, 10):

@@ -5,6 +5,7 @@ closer, an image whose loss has stalled halves its step and goes on from its bes
 """
 
 import math
+from collections.abc import Iterator
 from dataclasses import dataclass
 
 import torch
@@ -23,12 +24,12 @@ _START = 300
 
 
 def checkpoints(steps: int) -> list[int]:
-    """The steps after which the step size is judged: ceil(p_j * steps) of the paper's section 3."""
+    """The steps at which the step size is judged: ceil(p_j * steps) of the paper's section 3."""
     shares = [0.0, 0.22]
     while shares[-1] < 1:
         shares.append(shares[-1] + max(shares[-1] - shares[-2] - 0.03, 0.06))
-    # The shares are sums of hundredths: a bare ceiling would turn 41.000000000000001 into 42.
-    return [math.ceil(round(share * steps, 6)) for share in shares[1:] if share < 1]
+    # The shares are sums of hundredths: a bare ceiling would turn 57.00000000000001 into 58.
+    return [math.ceil(round(share * steps, 6)) for share in shares if share < 1]
 
 
 def apgd(
@@ -59,21 +60,14 @@ def apgd(
         if not len(left):
             break
         targets = goals[attempt // settings.restarts]
-        search = _start(
-            clean[left],
-            labels[left],
-            None if targets is None else targets[left],
-            settings.epsilon,
-            derive(keys[left], _START + attempt),
-        )
-        fooling, costs = _climb(model, search, settings)
-        forwards, backwards = forwards + costs[0], backwards + costs[1]
-        better = search.best_loss > largest_loss[left[search.place]]
-        survivors = left[search.place[better]]
+        search = _start(left, clean, labels, targets, settings, derive(keys, _START + attempt))
+        for broken, iterates in _climb(model, search, settings):
+            result[broken], fooled[broken] = iterates, True
+        better = search.best_loss > largest_loss[search.place]
+        survivors = search.place[better]
         result[survivors] = search.best[better]
         largest_loss[survivors] = search.best_loss[better]
-        for place, iterate in fooling:
-            result[left[place]], fooled[left[place]] = iterate, True
+        forwards, backwards = forwards + search.forwards, backwards + search.backwards
     return Attacked(result, fooled, forwards, backwards, reference)
 
 
@@ -88,7 +82,7 @@ def _goals(reference: Tensor, labels: Tensor, settings: APGD) -> list[Tensor | N
 
 @dataclass
 class _Search:
-    """What one start knows of each image that is left."""
+    """What one start knows of each image that is left, by its place in the batch."""
 
     place: Tensor
     clean: Tensor
@@ -105,76 +99,77 @@ class _Search:
     rises: Tensor
     halved: Tensor
     checkpoint_loss: Tensor
+    forwards: int = 0
+    backwards: int = 0
 
     def keep(self, rows: Tensor) -> None:
         """Drop all other images."""
         for name, value in vars(self).items():
-            if value is not None:
+            if isinstance(value, Tensor):
                 setattr(self, name, value[rows])
 
 
 def _start(
-    clean: Tensor, labels: Tensor, targets: Tensor | None, epsilon: float, keys: Tensor
+    place: Tensor,
+    clean: Tensor,
+    labels: Tensor,
+    targets: Tensor | None,
+    settings: APGD,
+    keys: Tensor,
 ) -> _Search:
-    start = ball.random_start(clean, epsilon, keys, clip=True)
+    """A random point of the ball around the images at `place`, nothing known of it yet."""
+    clean, epsilon = clean[place], settings.epsilon
+    start = ball.random_start(clean, epsilon, keys[place], clip=True)
     start = ball.project(start, clean, epsilon)
-    nothing = torch.zeros(len(labels), device=clean.device)
+    zeros = torch.zeros(len(place), device=clean.device)
     return _Search(
-        place=torch.arange(len(labels), device=labels.device),
+        place=place,
         clean=clean,
-        labels=labels,
-        targets=targets,
+        labels=labels[place],
+        targets=None if targets is None else targets[place],
         current=start,
         previous=start,
-        loss=nothing + torch.inf,
+        loss=zeros + torch.inf,
         gradient=torch.zeros_like(clean),
         best=start,
         best_gradient=torch.zeros_like(clean),
-        best_loss=nothing - torch.inf,
-        step_size=nothing + 2 * epsilon,
-        rises=nothing,
-        halved=nothing > 0,
-        checkpoint_loss=nothing - torch.inf,
+        best_loss=zeros - torch.inf,
+        step_size=(zeros + 2 * epsilon).to(clean.dtype),
+        rises=zeros,
+        halved=zeros > 0,
+        checkpoint_loss=zeros - torch.inf,
     )
 
 
-def _climb(
-    model: nn.Module, search: _Search, settings: APGD
-) -> tuple[list[tuple[Tensor, Tensor]], tuple[int, int]]:
-    """Run one start; the images it broke with their places, and its forwards and backwards.
-
-    What is left in `search` are the survivors.
-    """
-    fooling: list[tuple[Tensor, Tensor]] = []
+def _climb(model: nn.Module, search: _Search, settings: APGD) -> Iterator[tuple[Tensor, Tensor]]:
+    """Run one start to its end; yields the places and iterates of images as they break."""
     judged, last_judged = set(checkpoints(settings.steps)), 0
-    forwards = backwards = 0
     for step in range(settings.steps + 1):
-        logits, loss, gradient = _evaluate(model, search, settings, step < settings.steps)
-        forwards += len(logits)
-        backwards += len(logits) if step < settings.steps else 0
+        last = step == settings.steps
+        logits, loss, gradient = _evaluate(model, search, settings, differentiate=not last)
         broken = logits.argmax(1) != search.labels
         stay = (~broken).nonzero().squeeze(1)
-        if len(stay) < len(logits):
-            fooling.append((search.place[broken], search.current[broken]))
+        if len(stay) < len(broken):
+            yield search.place[broken], search.current[broken]
             search.keep(stay)
             loss, gradient = loss[stay], gradient[stay]
-        if not len(stay):
-            break
         _record(search, loss, gradient)
+        if last or not len(stay):
+            break
         if step in judged:
             _judge(search, step - last_judged)
             last_judged = step
         _move(search, settings.epsilon, MOMENTUM if step else 1.0)
-    return fooling, (forwards, backwards)
 
 
 def _evaluate(
     model: nn.Module, search: _Search, settings: APGD, differentiate: bool
 ) -> tuple[Tensor, Tensor, Tensor]:
-    """Logits, loss and its gradient at the current images; after the last step no gradient."""
+    """Logits, loss and gradient at the current images; undifferentiated, the last gradient."""
     with torch.set_grad_enabled(differentiate):
         current = search.current.detach().requires_grad_(differentiate)
         logits = model(current).float()
+        search.forwards += len(logits)
         if settings.loss == "cross-entropy":
             loss = losses.cross_entropy(logits, search.labels, None)
         elif settings.loss == "margin":
@@ -186,6 +181,7 @@ def _evaluate(
         if not differentiate:
             return logits, loss, search.gradient
         (gradient,) = torch.autograd.grad(loss.sum(), current)
+        search.backwards += len(logits)
     # A single NaN in the gradient would otherwise stay in that pixel for good.
     return logits.detach(), loss.detach(), gradient.nan_to_num(nan=0.0)
 

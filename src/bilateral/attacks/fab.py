@@ -10,6 +10,7 @@ from torch import Tensor, nn
 
 from bilateral.attacks import ball
 from bilateral.attacks.losses import margin
+from bilateral.attacks.minimum_norm import per_image
 from bilateral.attacks.outcome import Attacked
 from bilateral.attacks.settings_minimum_norm import FAB
 from bilateral.randomness import derive, fresh_keys, uniform
@@ -56,12 +57,7 @@ def _sphere_point(clean: Tensor, radius: Tensor, keys: Tensor) -> Tensor:
     """A random point at L-inf distance `radius` from each image, clipped to [0, 1]."""
     noise = 2 * uniform(keys, tuple(clean.shape[1:])).to(clean.dtype) - 1
     scale = radius / noise.abs().flatten(1).amax(1).clamp_min(1e-30)
-    return (clean + noise * _per_image(scale, clean)).clamp(0, 1)
-
-
-def _per_image(values: Tensor, images: Tensor) -> Tensor:
-    """One value for each image in a shape that broadcasts over its pixels."""
-    return values.reshape(-1, *[1] * (images.dim() - 1))
+    return (clean + noise * per_image(scale, clean)).clamp(0, 1)
 
 
 def _towards(
@@ -90,7 +86,7 @@ def _towards(
         forwards, backwards = forwards + 2 * len(labels), backwards + len(labels)
         length = (current - clean).abs().flatten(1).amax(1)
         nearer = wrong & (length < nearest_length)
-        nearest = torch.where(_per_image(nearer, clean), current, nearest)
+        nearest = torch.where(per_image(nearer, clean), current, nearest)
         nearest_length = torch.where(nearer, length, nearest_length)
         broken = wrong & ball.inside(current, clean, settings.epsilon)
         if bool(broken.any()):
@@ -103,7 +99,7 @@ def _towards(
             if not len(place):
                 return Attacked(result, fooled, forwards, backwards), lengths
         retreated = torch.lerp(clean, current, settings.retreat)
-        current = torch.where(_per_image(wrong, clean), retreated, current)
+        current = torch.where(per_image(wrong, clean), retreated, current)
     projected = ball.project(nearest, clean, settings.epsilon)
     with torch.no_grad():
         fooled[place] = model(projected).argmax(1) != labels

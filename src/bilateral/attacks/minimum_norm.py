@@ -43,10 +43,10 @@ def _at_clean(model: nn.Module, clean: Tensor, labels: Tensor) -> tuple[MinimumN
 
 
 def _l2(difference: Tensor) -> Tensor:
-    return difference.flatten(1).norm(dim=1)
+    return difference.flatten(1).square().sum(1).sqrt()
 
 
-def _per_image(values: Tensor, images: Tensor) -> Tensor:
+def per_image(values: Tensor, images: Tensor) -> Tensor:
     """One value for each image in a shape that broadcasts over its pixels."""
     return values.reshape(-1, *[1] * (images.dim() - 1))
 
@@ -111,7 +111,7 @@ def _cw_at_constant(
         nearer = success & (length < distances)
         found |= success
         distances = torch.where(nearer, length, distances)
-        nearest = torch.where(_per_image(nearer, clean), current, nearest)
+        nearest = torch.where(per_image(nearer, clean), current, nearest)
     passes = settings.steps * len(labels)
     return MinimumNorm(nearest, found, distances, passes, passes)
 
@@ -172,7 +172,7 @@ def _to_nearest_boundary(
             (gradient,) = torch.autograd.grad(gap.sum(), images, retain_graph=not last)
             norm = _l2(gradient).clamp_min(1e-12)
             distance = gap.detach().abs() / norm + CROSSING
-            scale = _per_image(distance / norm, images)
-            move = torch.where(_per_image(distance < nearest, images), scale * gradient, move)
+            scale = per_image(distance / norm, images)
+            move = torch.where(per_image(distance < nearest, images), scale * gradient, move)
             nearest = torch.minimum(nearest, distance)
     return move

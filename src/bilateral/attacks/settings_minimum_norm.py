@@ -1,4 +1,4 @@
-"""Settings of the attacks that do not walk on signed gradients: FAB, CW-L2, DeepFool, SPSA; no torch.
+"""Settings of FAB, CW-L2, DeepFool and SPSA; no torch.
 
 Defaults are those of each attack's own paper; `CW_FAST` and `CW_FINE` are the appendix's two.
 """

@@ -61,7 +61,7 @@ def _estimate(
     group = max(1, IMAGES_PER_FORWARD // settings.samples)
     estimates = []
     for some, some_labels, some_keys in zip(
-        images.split(group), labels.split(group), keys.split(group), strict=True
+        *(torch.split(tensor, group) for tensor in (images, labels, keys)), strict=True
     ):
         positive = uniform(some_keys, (pairs, *shape)) < 0.5
         signs = torch.where(positive, 1.0, -1.0).to(images.dtype)

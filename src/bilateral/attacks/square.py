@@ -8,7 +8,6 @@ import math
 
 import torch
 from torch import Tensor, nn
-from torch.nn import functional as F
 
 from bilateral.attacks import ball, losses
 from bilateral.attacks.outcome import Attacked
@@ -45,14 +44,14 @@ def square(
             left = (~fooled).nonzero().squeeze(1)
             if not len(left):
                 break
-            starting_keys = derive(keys[left], _START + restart)
-            found, margins, broken, queries = _search(
-                model, clean[left], labels[left], settings, starting_keys
+            restart_keys = derive(keys[left], _START + restart)
+            found, margins, queries = _search(
+                model, clean[left], labels[left], settings, restart_keys
             )
-            better = broken | (margins > largest_margin[left])
+            better = margins > largest_margin[left]
             result[left[better]] = found[better]
-            largest_margin[left[better]] = margins[better]
-            fooled[left] = broken
+            largest_margin[left] = torch.maximum(largest_margin[left], margins)
+            fooled[left] = margins == torch.inf
             forwards += queries
     return Attacked(result, fooled, forwards, 0, reference)
 
@@ -66,13 +65,13 @@ def side_length(query: int, settings: Square, height: int, width: int) -> int:
 
 def _search(
     model: nn.Module, clean: Tensor, labels: Tensor, settings: Square, keys: Tensor
-) -> tuple[Tensor, Tensor, Tensor, int]:
-    """One search: the best images, their margins, which of them fool, and the images queried."""
+) -> tuple[Tensor, Tensor, int]:
+    """One search: the best images, their margins (infinite where they fool), the images queried."""
     height, width = clean.shape[2:]
-    result, fooled = clean.clone(), torch.zeros_like(labels, dtype=torch.bool)
-    margins = torch.full(labels.shape, -torch.inf, device=clean.device)
+    current = _stripes(clean, settings.epsilon, keys)
+    best = torch.full(labels.shape, -torch.inf, device=clean.device)
+    result, margins = current.clone(), torch.full_like(best, torch.inf)
     place = torch.arange(len(labels), device=labels.device)
-    current, best = _stripes(clean, settings.epsilon, keys), margins
     forwards = 0
     for query in range(settings.queries):
         if query:
@@ -89,20 +88,25 @@ def _search(
         if query:
             current[window] = torch.where(kept[:, None, None, None], proposal, before)
         stay = (~broken).nonzero().squeeze(1)
-        if len(stay) < len(labels):
-            result[place[broken]], fooled[place[broken]] = current[broken], True
+        if len(stay) < len(broken):
+            result[place[broken]] = current[broken]
             place, clean, labels, keys = place[stay], clean[stay], labels[stay], keys[stay]
             current, best = current[stay], best[stay]
         if not len(stay):
             break
     result[place], margins[place] = current, best
-    return result, margins, fooled, forwards
+    return result, margins, forwards
 
 
 def _stripes(clean: Tensor, epsilon: float, keys: Tensor) -> Tensor:
     """The start: a random sign for every column of every channel."""
     signs = 2 * integers(keys, 2, (clean.shape[1], 1, clean.shape[3])) - 1
-    return ball.project(clean + epsilon * signs, clean, epsilon)
+    return _corner(clean, epsilon, signs)
+
+
+def _corner(clean: Tensor, epsilon: float, signs: Tensor) -> Tensor:
+    """The corner of the ball that the signs point to."""
+    return ball.project(clean + epsilon * signs.to(clean.dtype), clean, epsilon)
 
 
 def _propose(
@@ -111,23 +115,24 @@ def _propose(
     """A square at a random place of each image, as an index, and its new pixels.
 
     Where the drawn signs would change nothing, the sign of one random channel is turned, so that
-    no query is wasted on the image it already has.
+    no query is spent on an image already known.
     """
     count, channels, height, width = clean.shape
-    draws = uniform(keys, (channels + 3,))
-    offsets = torch.arange(side, device=keys.device)
-    top = (draws[:, 0] * (height - side + 1)).long()[:, None] + offsets
-    left = (draws[:, 1] * (width - side + 1)).long()[:, None] + offsets
+    images, colours, offsets = (
+        torch.arange(size, device=clean.device) for size in (count, channels, side)
+    )
+    draws = uniform(keys, (3 + channels,))
+    top = (draws[:, :1] * (height - side + 1)).long() + offsets
+    left = (draws[:, 1:2] * (width - side + 1)).long() + offsets
     window = (
-        torch.arange(count, device=keys.device)[:, None, None, None],
-        torch.arange(channels, device=keys.device)[:, None, None],
+        images[:, None, None, None],
+        colours[:, None, None],
         top[:, None, :, None],
         left[:, None, None, :],
     )
     centre = clean[window]
-    signs = torch.where(draws[:, 3:] < 0.5, -1, 1)
-    corner = ball.project(centre + epsilon * signs[:, :, None, None], centre, epsilon)
-    unchanged = (corner == current[window]).flatten(1).all(1)
-    turned = F.one_hot((draws[:, 2] * channels).long(), channels) * unchanged[:, None]
-    signs = signs * (1 - 2 * turned)
-    return window, ball.project(centre + epsilon * signs[:, :, None, None], centre, epsilon)
+    signs = torch.where(draws[:, 3:] < 0.5, -1, 1)[:, :, None, None]
+    unchanged = (_corner(centre, epsilon, signs) == current[window]).flatten(1).all(1)
+    turned = unchanged[:, None] & (colours == (draws[:, 2:3] * channels).long())
+    signs = torch.where(turned[:, :, None, None], -signs, signs)
+    return window, _corner(centre, epsilon, signs)

@@ -4,6 +4,7 @@ Nothing is ever unpacked to disk: members other than plain files with a wanted n
 over, and an archive may not grow past `LIMIT`.
 """
 
+import contextlib
 import gzip
 import tarfile
 import zlib
@@ -70,10 +71,10 @@ def read_members(source: Path, wanted: Collection[str]) -> list[Members]:
 
 def _from_tar(source: Path, wanted: Collection[str]) -> list[Members]:
     folders: dict[str, Members] = {}
-    with source.open("rb") as raw:
+    with source.open("rb") as raw, contextlib.ExitStack() as stack:
         packed = raw.read(2) == b"\x1f\x8b"
         raw.seek(0)
-        stream = _Bounded(gzip.GzipFile(fileobj=raw) if packed else raw)
+        stream = _Bounded(stack.enter_context(gzip.GzipFile(fileobj=raw)) if packed else raw)
         with tarfile.open(fileobj=stream, mode="r|") as archive:  # type: ignore[call-overload]
             for member in archive:
                 path = PurePosixPath(member.name)

@@ -46,19 +46,14 @@ def load_folder(path: Path, split: SplitName, image_size: int | None, seed: int 
 
 def _files_of_split(path: Path, split: SplitName, seed: int) -> dict[str, list[Path]]:
     """The image files of each class."""
-    train = path / "train"
+    train = path / "train" if _is_set(path / "train") else None
     test = next((path / name for name in ("val", "test") if _is_set(path / name)), None)
-    if not _is_set(train) and test is None:
-        return _hold_out(_files_by_class(path), split, seed)
-    if not _is_set(train):
-        if split == "train":
-            raise UserError(
-                f"{path} has {test.name if test else ''}/ but no train/ of class folders"
-            )
-        assert test is not None
-        return _files_by_class(test)
     if test is None:
-        return _hold_out(_files_by_class(train), split, seed)
+        return _hold_out(_files_by_class(train or path), split, seed)
+    if train is None:
+        if split == "train":
+            raise UserError(f"{path} has {test.name}/ but no train/ of class folders")
+        return _files_by_class(test)
     both = {"train": _files_by_class(train), "test": _files_by_class(test)}
     different = sorted(both["train"].keys() ^ both["test"].keys())
     if different:

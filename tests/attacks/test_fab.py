@@ -1,0 +1,244 @@
+"""FAB-T against closed forms on linear classifiers, a slow projection and the reference."""
+
+from pathlib import Path
+
+import numpy as np
+import pytest
+import torch
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from torch import Tensor, nn
+from torch.nn import functional as F
+
+import bilateral
+from bilateral.attacks import ball
+from bilateral.attacks.fab import fab, shortest_moves
+from bilateral.attacks.settings_minimum_norm import FAB
+
+DIGITS = Path(bilateral.__path__[0]) / "data" / "digits.npz"
+
+
+class Counted(nn.Module):
+    """A model that counts the images passed forwards and backwards."""
+
+    def __init__(self, model: nn.Module) -> None:
+        super().__init__()
+        self.model, self.forwards, self.backwards = model, 0, 0
+
+    def forward(self, images: Tensor) -> Tensor:
+        self.forwards += len(images)
+        if images.requires_grad:
+            images.register_hook(self._passed_backwards)  # type: ignore[no-untyped-call]
+        logits: Tensor = self.model(images)
+        return logits
+
+    def _passed_backwards(self, gradient: Tensor) -> None:
+        self.backwards += len(gradient)
+
+
+@pytest.fixture(scope="module")
+def digits() -> tuple[nn.Module, Tensor, Tensor]:
+    """A network trained with one-step adversaries of 40/255, and 200 test images."""
+    torch.manual_seed(0)
+    stored = np.load(DIGITS)
+    images, test_images = (
+        torch.from_numpy(stored[name]).permute(0, 3, 1, 2).contiguous().float() / 255
+        for name in ("train-pixels", "test-pixels")
+    )
+    labels, test_labels = (
+        torch.from_numpy(stored[name]).long() for name in ("train-labels", "test-labels")
+    )
+    model = nn.Sequential(
+        *(nn.Conv2d(1, 16, 3, padding=1), nn.ReLU()),
+        *(nn.Conv2d(16, 32, 3, stride=2, padding=1), nn.ReLU(), nn.Flatten()),
+        *(nn.Linear(512, 64), nn.ReLU(), nn.Linear(64, 10)),
+    )
+    optimiser = torch.optim.Adam(model.parameters(), 3e-3)
+    for _ in range(8):
+        for batch in torch.split(torch.randperm(len(images)), 64):
+            start = (images[batch] + (2 * torch.rand_like(images[batch]) - 1) * 40 / 255).detach()
+            start.requires_grad_()
+            (gradient,) = torch.autograd.grad(F.cross_entropy(model(start), labels[batch]), start)
+            moved = start.detach() + 50 / 255 * gradient.sign()
+            adversarial = ball.project(moved, images[batch], 40 / 255)
+            optimiser.zero_grad()
+            torch.autograd.backward(F.cross_entropy(model(adversarial), labels[batch]))
+            optimiser.step()
+    model.zero_grad(set_to_none=True)
+    return model.eval(), test_images[:200], test_labels[:200]
+
+
+def linear_problem(classes: int, count: int = 60) -> tuple[nn.Module, Tensor, Tensor, Tensor]:
+    """A linear model, images near mid-grey that it gets right, and their L-inf distances."""
+    generator = torch.Generator().manual_seed(classes)
+    model = nn.Sequential(nn.Flatten(), nn.Linear(48, classes))
+    model[1].weight.data = torch.randn(classes, 48, generator=generator)
+    model[1].bias.data = torch.zeros(classes)
+    images = 0.5 + 0.1 * torch.randn(count, 3, 4, 4, generator=generator).clamp(-3, 3)
+    logits = model(images).detach()
+    labels = logits.argmax(1)
+    weight = model[1].weight.data
+    margins = logits.gather(1, labels[:, None]) - logits
+    norms = (weight[labels][:, None] - weight).abs().sum(2)
+    distances = (margins / norms).scatter(1, labels[:, None], torch.inf).amin(1)
+    return model, images, labels, distances
+
+
+def slow_length(point: Tensor, normal: Tensor, value: float) -> float:
+    """The shortest length by bisection, in double precision."""
+    direction = -normal.sign() * (1 if value > 0 else -1)
+    low, high = 0.0, 1.0
+    for _ in range(60):
+        middle = (low + high) / 2
+        moved = (point + middle * direction).clamp(0, 1)
+        reached = value + float(((moved - point) * normal).sum())
+        low, high = (low, middle) if reached * value <= 0 else (middle, high)
+    return high
+
+
+@settings(max_examples=60, deadline=None)
+@given(
+    pixels=st.lists(st.sampled_from([0.0, 0.1, 0.25, 0.5, 0.9, 1.0]), min_size=1, max_size=8),
+    seed=st.integers(0, 1000),
+    scale=st.sampled_from([0.0, 0.1, 1.0, 10.0]),
+)
+def test_moves_are_the_shortest_on_to_the_hyperplane(
+    pixels: list[float], seed: int, scale: float
+) -> None:
+    generator = torch.Generator().manual_seed(seed)
+    points = torch.tensor([pixels], dtype=torch.float64)
+    normals = torch.randn(points.shape, generator=generator, dtype=torch.float64)
+    normals[0, 0] *= seed % 2
+    values = scale * torch.randn(1, generator=generator, dtype=torch.float64)
+    moved = points + shortest_moves(points, normals, values)
+    assert moved.min() >= -1e-12
+    assert moved.max() <= 1 + 1e-12
+    direction = -(values.sign() * normals.sign())
+    furthest = (points + direction).clamp(0, 1)
+    best = values + ((furthest - points) * normals).sum()
+    reached = values + ((moved - points) * normals).sum()
+    if best * values > 0:
+        assert torch.allclose(reached, best)
+    else:
+        assert abs(float(reached)) < 1e-9
+        expected = slow_length(points[0], normals[0], float(values))
+        assert float((moved - points).abs().max()) <= expected + 1e-9
+
+
+@pytest.mark.parametrize("classes", [2, 3, 12])
+def test_distance_on_a_linear_classifier_is_the_closed_form(classes: int) -> None:
+    model, images, labels, distances = linear_problem(classes)
+    for epsilon in distances.quantile(torch.tensor([0.2, 0.5, 0.8])).tolist():
+        attacked = fab(model, images, labels, FAB(epsilon=epsilon, steps=10))
+        assert attacked.fooled[distances < 0.99 * epsilon].all()
+        assert not attacked.fooled[distances > 1.0001 * epsilon].any()
+        assert ball.inside(attacked.images, images, epsilon).all()
+        predicted = model(attacked.images).argmax(1)
+        assert torch.equal(predicted != labels, attacked.fooled)
+
+
+def test_survivors_come_back_at_the_edge_of_the_ball_towards_what_was_found() -> None:
+    model, images, labels, distances = linear_problem(4)
+    epsilon = float(distances.min()) / 2
+    attacked = fab(model, images, labels, FAB(epsilon=epsilon, steps=5))
+    assert not attacked.fooled.any()
+    moved = (attacked.images - images).abs().flatten(1).amax(1)
+    assert torch.allclose(moved, torch.full_like(moved, epsilon), atol=1e-6)
+
+
+def test_passes_are_counted_and_broken_images_leave() -> None:
+    model, images, labels, distances = linear_problem(5)
+    counted = Counted(model)
+    easy = float(distances.max()) * 1.2
+    attacked = fab(counted, images, labels, FAB(epsilon=easy))
+    assert attacked.fooled.all()
+    assert (attacked.forwards, attacked.backwards) == (counted.forwards, counted.backwards)
+    # The linearisation is exact, so the first step to each target lands; the nearest of the
+    # four targets is among them, but not always the first.
+    assert attacked.backwards <= 4 * 3 * len(images)
+    hard = fab(model, images, labels, FAB(epsilon=1e-4, steps=7, targets=2))
+    assert hard.backwards == 2 * 7 * len(images)
+
+
+def test_an_image_that_is_wrong_already_costs_one_forward() -> None:
+    model, images, labels, _ = linear_problem(3)
+    attacked = fab(model, images, (labels + 1) % 3, FAB())
+    assert attacked.fooled.all()
+    assert torch.equal(attacked.images, images)
+    assert (attacked.forwards, attacked.backwards) == (len(images), 0)
+
+
+def test_flags_depend_on_neither_batch_size_nor_order(
+    digits: tuple[nn.Module, Tensor, Tensor],
+) -> None:
+    model, images, labels = digits[0], digits[1][:40], digits[2][:40]
+    attack = FAB(epsilon=40 / 255, steps=8, targets=3, restarts=2)
+    keys = torch.arange(40) * 7919
+    whole = fab(model, images, labels, attack, keys)
+    assert 3 < whole.fooled.sum() < 37
+    order = torch.randperm(40, generator=torch.Generator().manual_seed(1))
+    parts = [
+        fab(model, images[some], labels[some], attack, keys[some]) for some in torch.split(order, 7)
+    ]
+    assert torch.equal(torch.cat([part.fooled for part in parts]), whole.fooled[order])
+    assert torch.allclose(
+        torch.cat([part.images for part in parts]), whole.images[order], atol=1e-3
+    )
+    alone = fab(model, images[:1], labels[:1], attack, keys[:1])
+    assert alone.fooled[0] == whole.fooled[0]
+
+
+def test_restarts_start_from_noise_that_the_keys_decide(
+    digits: tuple[nn.Module, Tensor, Tensor],
+) -> None:
+    model, images, labels = digits[0], digits[1][:20], digits[2][:20]
+    attack = FAB(epsilon=10 / 255, steps=4, targets=1, restarts=3)
+    one, same, other = (
+        fab(model, images, labels, attack, torch.arange(20) + start) for start in (0, 0, 100)
+    )
+    assert torch.equal(one.images, same.images)
+    assert not torch.equal(one.images, other.images)
+
+
+def test_channels_last_images_give_the_same() -> None:
+    model, images, labels, distances = linear_problem(4)
+    attack = FAB(epsilon=float(distances.median()), steps=5)
+    plain = fab(model, images, labels, attack)
+    wide = fab(model, images.to(memory_format=torch.channels_last), labels, attack)
+    assert torch.equal(plain.fooled, wide.fooled)
+    assert torch.allclose(plain.images, wide.images, atol=1e-6)
+
+
+def test_low_precision_logits_and_no_weight_gradients(
+    digits: tuple[nn.Module, Tensor, Tensor],
+) -> None:
+    class Half(nn.Module):
+        def forward(self, logits: Tensor) -> Tensor:
+            return logits.bfloat16()
+
+    model, images, labels = digits[0], digits[1][:30], digits[2][:30]
+    attack = FAB(epsilon=40 / 255, steps=10, targets=2)
+    plain = fab(model, images, labels, attack)
+    with torch.no_grad():
+        half = fab(nn.Sequential(model, Half()), images, labels, attack)
+    assert (half.fooled != plain.fooled).sum() <= 2
+    assert ball.inside(half.images, images, 40 / 255).all()
+    assert all(weight.grad is None for weight in model.parameters())
+
+
+def test_robust_accuracy_is_that_of_the_reference(
+    digits: tuple[nn.Module, Tensor, Tensor],
+) -> None:
+    peer = pytest.importorskip("pyautoattack.fab_pt")
+    model, images, labels = digits
+    right = model(images).argmax(1) == labels
+    images, labels = images[right], labels[right]
+    epsilon = 40 / 255
+    ours = fab(model, images, labels, FAB(epsilon=epsilon, steps=50))
+    reference = peer.FABAttack_PT(model, n_iter=50, eps=epsilon, targeted=True, device="cpu")
+    theirs = reference.perturb(images, labels)
+    fooled = (model(theirs).argmax(1) != labels) & ball.inside(theirs, images, epsilon)
+    assert 20 < fooled.sum() < len(labels) - 20
+    assert (~ours.fooled).sum() <= (~fooled).sum() + 1
+    assert torch.equal(model(ours.images).argmax(1) != labels, ours.fooled)
+    assert ball.inside(ours.images, images, epsilon).all()
