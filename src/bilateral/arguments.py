@@ -8,7 +8,9 @@ from collections.abc import Callable, Sequence
 from typing import Any
 
 import tyro
+from pydantic import ValidationError
 
+from bilateral.config import first_complaint, parse_budget
 from bilateral.errors import UserError
 
 
@@ -29,6 +31,8 @@ def parse(target: Callable[..., Any], arguments: Sequence[str], prog: str, **opt
     try:
         with contextlib.redirect_stderr(captured):
             return tyro.cli(target, args=list(arguments), prog=prog, **options)
+    except ValidationError as error:
+        raise UserError(first_complaint(error).removeprefix("run.")) from None
     except SystemExit as stop:
         if stop.code in (0, None):
             raise
@@ -60,6 +64,16 @@ def one_line(box: str) -> str:
         where = f"{match[1]}.{match[2]}".removeprefix("run.").removeprefix("options.")
         return f"{where}: {match[3].removeprefix('Value error, ')}"
     return message.removeprefix("Error parsing ").removesuffix(".")
+
+
+def budget(option: str, text: str | None) -> float | None:
+    """A budget such as 8/255 given to an option that may be absent."""
+    if text is None:
+        return None
+    try:
+        return parse_budget(text)
+    except ValueError as error:
+        raise UserError(f"{option}: {error}") from None
 
 
 def wants_help(arguments: Sequence[str]) -> bool:

@@ -126,13 +126,15 @@ def train_run(run: "Run", out: Path, device: str | None, quiet: bool) -> dict[st
     """Train into `<out>/seed<k>/` and say what is there now."""
     from bilateral.data.datasets import load
     from bilateral.runs import RunFolder
-    from bilateral.runtime import choose_device
+    from bilateral.runtime import choose_device, limit_threads
     from bilateral.training.progress import TrainingProgress
     from bilateral.training.trainer import train
 
     folder = RunFolder(out / f"seed{run.seed}")
+    place = choose_device(device)
     split = load(run.data.name, "train", image_size=run.image_size, seed=run.seed)
-    trained = train(run, folder, split, choose_device(device), TrainingProgress(quiet))
+    limit_threads(place, split.pixels[0].size)
+    trained = train(run, folder, split, place, TrainingProgress(quiet))
     last = json.loads(folder.log.read_text().splitlines()[-1])
     return {"folder": str(folder.path), "trained": trained, "last_epoch": last}
 
@@ -141,17 +143,17 @@ def evaluate_command(words: Sequence[str]) -> None:
     """`bilateral evaluate TARGET`."""
     import tyro
 
-    from bilateral.arguments import call
-    from bilateral.config import Fraction
+    from bilateral.arguments import budget, call
 
     def evaluate(
         target: Annotated[str, tyro.conf.Positional],
         /,
         attacks: str = "fgsm,pgd20,pgd20-cw",
         images: int | None = None,
-        epsilon: Fraction | None = None,
+        epsilon: str | None = None,
         batch_size: int | None = None,
         data: str | None = None,
+        image_size: int | None = None,
         out: str | None = None,
         device: str | None = None,
         quiet: bool = False,
@@ -170,13 +172,17 @@ def evaluate_command(words: Sequence[str]) -> None:
             epsilon: L-inf budget; 8/255 by default, 40/255 on the digits.
             batch_size: images attacked together.
             data: a data set's name or folder:PATH; the run's own by default.
+            image_size: resize and crop the pictures of folder:PATH to this.
             out: where results go; the run folder, or evaluations/<name>/ for other targets.
             device: the GPU if there is one.
             quiet: no progress.
             json: print this evaluation's entry as JSON.
             format: how the table is printed.
         """
-        entry = evaluate_run(target, attacks, images, epsilon, batch_size, data, out, device, quiet)
+        size = budget("--epsilon", epsilon)
+        entry = evaluate_run(
+            target, attacks, images, size, batch_size, data, image_size, out, device, quiet
+        )
         if json:
             _print_json(entry.model_dump(mode="json"))
         else:
@@ -194,6 +200,7 @@ def evaluate_run(
     epsilon: float | None = None,
     batch_size: int | None = None,
     data: str | None = None,
+    image_size: int | None = None,
     out: str | None = None,
     device: str | None = None,
     quiet: bool = False,
@@ -206,10 +213,11 @@ def evaluate_run(
         raise UserError(f"--batch-size {batch_size}: at least one image")
     from bilateral.evaluation.campaign import evaluate_target, find_target
     from bilateral.evaluation.progress import EvaluationProgress
-    from bilateral.runtime import choose_device
+    from bilateral.runtime import choose_device, limit_threads
 
     place = choose_device(device)
-    found = find_target(target, data, out, place)
+    found = find_target(target, data, image_size, out, place)
+    limit_threads(place, found.split.pixels[0].size)
     with EvaluationProgress(quiet) as progress:
         return evaluate_target(
             found, names, epsilon or found.epsilon, images, place, batch_size, progress.show

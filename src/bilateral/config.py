@@ -36,7 +36,9 @@ def fraction_text(value: float) -> str:
     return f"{value:g}"
 
 
-def _pixel_range(value: float) -> float:
+def parse_budget(text: object) -> float:
+    """A distance between images in [0, 1]: `8/255`, `0.03`."""
+    value = float(str(parse_fraction(text)))
     if not 0 < value <= 1:
         hint = f"; did you mean {value:g}/255?" if value > 1 else ""
         raise ValueError(f"{value:g} is outside (0, 1]: images are floats in [0, 1]{hint}")
@@ -46,14 +48,14 @@ def _pixel_range(value: float) -> float:
 _fraction_on_command_line = tyro.constructors.PrimitiveConstructorSpec(
     nargs=1,
     metavar="FRACTION",
-    instance_from_str=lambda words: _pixel_range(float(str(parse_fraction(words[0])))),
+    instance_from_str=lambda words: parse_budget(words[0]),
     is_instance=lambda value: isinstance(value, float),
     str_from_instance=lambda value: [fraction_text(value)],
 )
 
 Fraction = Annotated[
     float,
-    BeforeValidator(lambda value: _pixel_range(float(str(parse_fraction(value))))),
+    BeforeValidator(parse_budget),
     _fraction_on_command_line,
 ]
 Positive = Annotated[int, Field(ge=1)]
@@ -192,7 +194,7 @@ class Run(Settings):
     data: Data = Data()
     model: str = Field("wrn-28-10", description="a model's name, file.py:function, or timm:NAME")
     image_size: Positive | None = Field(
-        None, description="for folder:PATH: resize and crop to this; none: 32"
+        None, description="for folder:PATH: resize and crop to this; none: as they are"
     )
     weights: str | None = Field(None, description="a .safetensors file to start from")
     method: Literal["undefended", "adversarial", "trades"] = Field(

@@ -92,7 +92,9 @@ class RunFolder:
                 self.config, {"schema": 1, "run": run.model_dump(mode="json"), "versions": versions}
             )
             return
-        if changed := differences(self.read_run(), run):
+        # How often a checkpoint is written does not change what is computed.
+        same = run.with_fields(checkpoint_seconds=self.read_run().checkpoint_seconds)
+        if changed := differences(self.read_run(), same):
             raise UserError(
                 f"{self.path} holds another configuration ({'; '.join(changed)}); "
                 "choose another --name, --out or --seed"

@@ -24,7 +24,7 @@ def carlini_wagner(model: nn.Module, images: Tensor, labels: Tensor) -> MinimumN
 
 def patient(model: nn.Module, images: Tensor, labels: Tensor) -> MinimumNorm:
     """Steps short enough to settle on the boundary; the appendix's 0.1 and 0.01 jump over it."""
-    settings = CarliniWagner(constant=1.0, learning_rate=0.002, steps=800)
+    settings = CarliniWagner(constant=1.0, learning_rate=0.002, steps=500)
     return cw_l2(model, images, labels, settings)
 
 
@@ -235,6 +235,15 @@ def test_deepfool_stops_after_its_steps(digits: tuple[nn.Module, Tensor, Tensor]
     assert torch.equal(once.images[once.found], twice.images[once.found])
 
 
+def test_cw_moves_black_and_white_pixels() -> None:
+    model, images, _, _ = linear_problem(3)
+    images = (images > 0.5).float()
+    labels = model(images).argmax(1)
+    result = cw_l2(model, images, labels, CW_FAST)
+    assert result.found.all()
+    assert result.distances.isfinite().all()
+
+
 def test_cw_reaches_its_confidence(digits: tuple[nn.Module, Tensor, Tensor]) -> None:
     model, images, labels = digits[0], digits[1][:40], digits[2][:40]
     sure = cw_l2(model, images, labels, CarliniWagner(confidence=2.0))
@@ -257,9 +266,9 @@ def test_cw_searches_a_smaller_constant(digits: tuple[nn.Module, Tensor, Tensor]
 
 def test_cw_raises_a_constant_that_is_too_small(digits: tuple[nn.Module, Tensor, Tensor]) -> None:
     model, images, labels = digits[0], digits[1][:40], digits[2][:40]
-    small = cw_l2(model, images, labels, CarliniWagner(constant=1e-4))
+    small = cw_l2(model, images, labels, CarliniWagner(constant=0.01))
     assert small.found.float().mean() < 0.5
-    raised = cw_l2(model, images, labels, CarliniWagner(constant=1e-4, binary_search_steps=6))
+    raised = cw_l2(model, images, labels, CarliniWagner(constant=0.01, binary_search_steps=4))
     assert raised.found.all()
 
 
@@ -269,7 +278,7 @@ def test_the_appendix_has_two_settings() -> None:
     assert CW_FINE.model_dump() == {**shared, "learning_rate": 0.01, "steps": 1000}
 
 
-@pytest.mark.parametrize("search", [1, 3])
+@pytest.mark.parametrize("search", [1, 2])
 def test_cw_distance_is_that_of_foolbox(
     search: int, digits: tuple[nn.Module, Tensor, Tensor]
 ) -> None:

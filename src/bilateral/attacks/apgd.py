@@ -182,8 +182,7 @@ def _evaluate(
             return logits, loss, search.gradient
         (gradient,) = torch.autograd.grad(loss.sum(), current)
         search.backwards += len(logits)
-    # A single NaN in the gradient would otherwise stay in that pixel for good.
-    return logits.detach(), loss.detach(), gradient.nan_to_num(nan=0.0)
+    return logits.detach(), loss.detach(), gradient
 
 
 def _per_image(values: Tensor) -> Tensor:

@@ -31,7 +31,7 @@ def fab(
     with torch.no_grad():
         reference = model(clean).float()
     fooled = reference.argmax(1) != labels
-    result, distances = clean.clone(), torch.full_like(reference[:, 0], torch.inf)
+    result, distances = clean.clone(), torch.full_like(labels, torch.inf, dtype=clean.dtype)
     forwards, backwards = len(labels), 0
     count = min(settings.targets, reference.shape[1] - 1)
     targets = reference.scatter(1, labels[:, None], -torch.inf).topk(count, 1).indices

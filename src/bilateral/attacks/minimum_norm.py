@@ -61,9 +61,9 @@ def cw_l2(
     """Carlini and Wagner's L2 attack (2017): Adam on distance plus constant times margin.
 
     Images are written as (tanh + 1) / 2, so they cannot leave [0, 1]. With more than one binary
-    search step the constant of each image is halved in between its bounds after a success and
-    grows tenfold until the first one. The nearest successful iterate of all is kept. Nothing is
-    random: `keys` are ignored.
+    search step each image's constant grows tenfold until a first success, and then goes to the
+    middle between the largest that failed and the smallest that succeeded. The nearest successful
+    iterate of all is kept. Nothing is random: `keys` are ignored.
     """
     clean = images.detach()
     result, _ = _at_clean(model, clean, labels)

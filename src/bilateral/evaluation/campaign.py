@@ -26,6 +26,7 @@ from bilateral.evaluation.robustness import (
     noise_keys,
     predictions,
     robust_flags,
+    searches_in_bfloat16,
     weights_digest,
 )
 from bilateral.models import build_model
@@ -38,7 +39,7 @@ from bilateral.results import (
     wilson_interval,
 )
 from bilateral.runs import RunFolder, write_atomic, write_json
-from bilateral.runtime import Interrupted, StopRequest, has_bfloat16, place, versions
+from bilateral.runtime import Interrupted, StopRequest, place, versions
 from bilateral.weights import read_about, read_weights
 
 GALLERY_IMAGES = 24
@@ -61,20 +62,22 @@ class Target:
         return 40 / 255 if self.data == "digits" else 8 / 255
 
 
-def find_target(name: str, data: str | None, out: str | None, device: torch.device) -> Target:
+def find_target(
+    name: str, data: str | None, image_size: int | None, out: str | None, device: torch.device
+) -> Target:
     """A run folder's model, or what file.py:function or package.module:function returns."""
     if Path(name).is_dir():
         folder = RunFolder(Path(name))
         run, model = trained_model(folder, device)
         chosen = data or run.data.name
-        split = load(chosen, "test", image_size=run.image_size, seed=run.seed)
+        split = load(chosen, "test", image_size=image_size or run.image_size, seed=run.seed)
         results = RunFolder(Path(out)) if out else folder
         return Target(model, results, chosen, split)
     if ":" not in name:
         raise UserError(f"no run folder at {name} (file.py:function names a model of your own)")
     if data is None:
         raise UserError(f"{name} needs --data: a data set's name or folder:PATH")
-    split = load(data, "test")
+    split = load(data, "test", image_size=image_size)
     height, width, channels = split.pixels.shape[1:]
     model = build_model(name, len(split.classes), channels, (height, width))
     short = "".join(letter if letter.isalnum() else "-" for letter in name).strip("-")
@@ -144,7 +147,7 @@ def evaluate_target(
                     truth[places],
                     settings,
                     noise_keys(places),
-                    has_bfloat16(device),
+                    searches_in_bfloat16(target.model, device),
                 )
                 file.add(
                     places.tolist(),

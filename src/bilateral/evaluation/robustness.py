@@ -17,6 +17,7 @@ from bilateral.attacks.table import attack_named, attack_names
 from bilateral.attacks.untouched import untouched
 from bilateral.config import GradientAttack, fraction_text
 from bilateral.errors import UserError
+from bilateral.models.network import Network
 from bilateral.randomness import image_keys, purpose_key
 from bilateral.results import AttackSummary, Evaluation, summarise, wilson_interval
 from bilateral.runtime import autocast, exact_float32, has_bfloat16, synchronise, versions
@@ -32,6 +33,15 @@ class Flags(NamedTuple):
     seconds: float
     forwards: int
     backwards: int
+
+
+def searches_in_bfloat16(model: nn.Module, device: torch.device) -> bool:
+    """Whether attacks search in bfloat16: on a GPU, for models whose logits stay float32.
+
+    Logits in bfloat16 tie, which weakens a margin attack; a float32 re-check cannot make up for a
+    weak search.
+    """
+    return has_bfloat16(device) and isinstance(model, Network)
 
 
 def noise_keys(numbers: Tensor, seed: int = 0) -> Tensor:
@@ -150,7 +160,7 @@ def evaluate(
                 labels[start : start + batch_size].to(device),
                 settings,
                 keys[start : start + batch_size].to(device),
-                has_bfloat16(device),
+                searches_in_bfloat16(model, device),
             )
             for start in range(0, len(labels), batch_size)
         ]

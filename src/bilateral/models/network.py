@@ -2,6 +2,7 @@
 
 from collections.abc import Callable
 
+import torch
 from torch import Tensor, nn
 
 from bilateral.models.normalise import Normalise
@@ -27,7 +28,14 @@ class Network(nn.Module):
         return maps.mean(dim=(2, 3))
 
     def forward(self, images: Tensor) -> Tensor:
-        logits: Tensor = self.head(self.features(images))
+        """Logits in float32 even under autocast.
+
+        Wrong classes of a model trained on soft labels lie close together; in bfloat16 they tie,
+        and a margin attack then follows the mean of several classes.
+        """
+        features = self.features(images)
+        with torch.autocast(features.device.type, enabled=False):
+            logits: Tensor = self.head(features.to(self.head.weight.dtype))
         return logits
 
 

@@ -116,7 +116,7 @@ _DIGITS = Run(
     adversary=one_step(40, target="most-confusing"),
     labels=LABEL_ADVERSARY,
     optimiser=Optimiser(batch_size=64),
-    epochs=40,
+    epochs=30,
 )
 
 

@@ -81,6 +81,7 @@ class Trainer:
         progress: TrainingProgress,
     ) -> None:
         self.run, self.folder, self.device, self.progress = run, folder, device, progress
+        check_labels(split, run.data.name)
         if run.data.images_per_class is not None:
             split = per_class_subset(
                 split, run.data.images_per_class, purpose_key(run.seed, _SUBSET)
@@ -144,11 +145,12 @@ class Trainer:
                         self.progress.step(self.step)
                     if self.step % self.batches.steps == 0:
                         self._end_epoch(epoch, started, before)
-                    if stop.number is not None or now - saved > self.run.checkpoint_seconds:
+                    asked = stop.number  # read once: a signal may come between two looks
+                    if asked is not None or now - saved > self.run.checkpoint_seconds:
                         saved = now
                         self._save()
-                    if stop.number is not None:
-                        raise Interrupted(stop.number)
+                    if asked is not None:
+                        raise Interrupted(asked)
         self._save()
         write_weights(self.folder.weights, self.final_model, self.about)
 
@@ -275,12 +277,8 @@ class Trainer:
         self.progress.note(f"going on from step {self.step} of {self.total_steps}")
 
     def _first_batch_fits(self) -> None:
-        """Say what does not fit before anything is written."""
+        """Say that the model does not take the images before anything is written."""
         classes = len(self.split.classes)
-        if not len(self.split.labels):
-            raise UserError("the training set is empty")
-        if self.split.labels.min() < 0 or self.split.labels.max() >= classes:
-            raise UserError(f"a label lies outside the {classes} classes of {self.run.data.name}")
         with untouched(self.model), torch.no_grad():
             try:
                 logits = self.model(as_floats(self.batches.pixels[:1]))
@@ -307,15 +305,22 @@ class Trainer:
             )
 
 
+def check_labels(split: Split, name: str) -> None:
+    """Refuse an empty set and labels outside the classes."""
+    if not len(split.labels):
+        raise UserError(f"the training set of {name} is empty")
+    if split.labels.min() < 0 or split.labels.max() >= len(split.classes):
+        raise UserError(f"a label lies outside the {len(split.classes)} classes of {name}")
+
+
 def train(
     run: Run, folder: RunFolder, split: Split, device: torch.device, progress: TrainingProgress
 ) -> bool:
     """Train into the folder; false if the run there was finished already."""
-    trainer_needed = not folder.weights.exists()
     if folder.config.exists():
         folder.prepare(run, {})
-    if not trainer_needed:
-        return False
+        if folder.weights.exists():
+            return False
     trainer = Trainer(run, folder, split, device, progress)
     folder.prepare(run, versions(device))
     trainer.fit()

@@ -1,0 +1,77 @@
+"""Evaluation in memory: flags that are true, statistics that are right, inputs that fit."""
+
+import pytest
+import torch
+
+import bilateral
+from bilateral.errors import UserError
+from bilateral.evaluation.robustness import weights_digest
+from bilateral.results import wilson_interval
+
+
+def test_linear_flags_equal_the_closed_form(two_classes, batch):
+    """Two classes: an image is robust exactly if its margin exceeds epsilon ||w||_1."""
+    images = 0.3 + 0.4 * torch.rand(300, 3, 6, 6, generator=torch.Generator().manual_seed(4))
+    labels = two_classes(images).argmax(1)
+    labels[:30] = 1 - labels[:30]
+    epsilon = 0.02
+    logits = two_classes(images).detach()
+    margin = logits[torch.arange(300), labels] - logits[torch.arange(300), 1 - labels]
+    weights = two_classes.head.weight.detach()
+    robust = margin > epsilon * (weights[0] - weights[1]).abs().sum()
+    result = bilateral.evaluate(two_classes, images, labels, "fgsm,pgd20,pgd20-cw", epsilon)
+    assert 30 < int(robust.sum()) < 240
+    for attack in result.attacks.values():
+        assert attack.robust == robust.tolist()
+    assert result.clean_accuracy == pytest.approx(0.9)
+    assert result.worst_case_accuracy == pytest.approx(float(robust.float().mean()))
+
+
+def test_worst_case_is_over_attacks_image_by_image(convolutional):
+    images = torch.rand(200, 3, 6, 6, generator=torch.Generator().manual_seed(0))
+    labels = convolutional(images).argmax(1)
+    result = bilateral.evaluate(convolutional, images, labels, "ll,mc-rs,pgd10", 0.02)
+    flags = [attack.robust for attack in result.attacks.values()]
+    together = [all(image) for image in zip(*flags, strict=True)]
+    assert result.worst_case_accuracy == sum(together) / 200
+    assert sum(row.images for row in result.per_class) == 200
+
+
+def test_batch_size_does_not_change_flags(convolutional):
+    images = torch.rand(60, 3, 6, 6, generator=torch.Generator().manual_seed(0))
+    labels = convolutional(images).argmax(1)
+    runs = [
+        bilateral.evaluate(convolutional, images, labels, "pgd10", 0.02, batch_size=size)
+        for size in (7, 60)
+    ]
+    assert runs[0].attacks["pgd10"].robust == runs[1].attacks["pgd10"].robust
+
+
+def test_wilson_interval_known_values():
+    assert wilson_interval(50, 100) == pytest.approx((0.4038315, 0.5961685), abs=1e-6)
+    assert wilson_interval(0, 20) == pytest.approx((0.0, 0.1611251), abs=1e-6)
+    assert wilson_interval(0, 0) == (0.0, 1.0)
+
+
+@pytest.mark.parametrize(
+    ("change", "message"),
+    [
+        (lambda x, y: (x * 255, y), r"floats in \[0, 1\]"),
+        (lambda x, y: (x - 0.5, y), r"floats in \[0, 1\]"),
+        (lambda x, y: (x[:0], y[:0]), "no images"),
+        (lambda x, y: (x, y[:-1]), "16 images but 15 labels"),
+        (lambda x, y: (x, y + 3), "but the model has 5 classes"),
+        (lambda x, y: (x[:, :2], y), "does not take images of shape"),
+    ],
+)
+def test_inputs_that_do_not_fit_are_refused(linear, batch, change, message):
+    with pytest.raises(UserError, match=message):
+        bilateral.evaluate(linear, *change(*batch), attacks="fgsm")
+
+
+def test_digest_follows_the_weights(linear):
+    before = weights_digest(linear)
+    assert before == weights_digest(linear)
+    with torch.no_grad():
+        linear.head.bias[0] += 1e-6
+    assert weights_digest(linear) != before

@@ -1,0 +1,266 @@
+"""The commands through the real entry point: exit code, files, message."""
+
+import json
+import os
+import signal
+import subprocess
+import sys
+import time
+from pathlib import Path
+
+import pytest
+
+TRAIN = ["train", "digits-r-mc-la", "--epochs", "4", "--check-epochs", "2", "--quiet"]
+
+
+def bilateral(*words, cwd=None, **environment):
+    return subprocess.run(
+        [sys.executable, "-m", "bilateral", *map(str, words)],
+        cwd=cwd,
+        env={**os.environ, **environment},
+        capture_output=True,
+        text=True,
+        check=False,
+        timeout=200,
+    )
+
+
+@pytest.fixture(scope="module")
+def trained(tmp_path_factory):
+    """An undisturbed run of four epochs, and its evaluation."""
+    out = tmp_path_factory.mktemp("trained")
+    assert bilateral(*TRAIN, "--out", out).returncode == 0
+    return out / "digits-r-mc-la" / "seed0"
+
+
+def test_help_is_fast_and_needs_no_torch():
+    started = time.monotonic()
+    result = bilateral("--help")
+    seconds = time.monotonic() - started
+    assert result.returncode == 0
+    for command in ("demo", "train", "evaluate", "list", "data"):
+        assert f"\n  {command} " in result.stdout
+    assert seconds < 2  # well under half a second on an idle machine; tests share two cores
+    code = (
+        "import sys\nfrom bilateral.cli import main\n"
+        "try:\n    main(sys.argv[1:])\nexcept SystemExit:\n    pass\n"
+        "sys.exit('torch' in sys.modules)"
+    )
+    for words in (
+        ["--help"],
+        ["train", "--help"],
+        ["evaluate", "--help"],
+        ["demo", "--help"],
+        ["list", "--help"],
+        ["data", "--help"],
+        ["data", "fetch", "--help"],
+        ["list", "recipes"],
+    ):
+        done = subprocess.run(
+            [sys.executable, "-c", code, *words], capture_output=True, check=False
+        )
+        assert done.returncode == 0, (words, done.stderr)
+        assert len(done.stdout) > 100
+
+
+@pytest.mark.parametrize("kind", ["recipes", "models", "datasets", "attacks"])
+def test_list_json_has_name_and_summary(kind):
+    rows = json.loads(bilateral("list", kind, "--json").stdout)
+    assert len(rows) > 3
+    assert all(row["name"] and row["summary"] for row in rows)
+    text = bilateral("list", kind).stdout.splitlines()
+    assert [line.split()[0] for line in text] == [row["name"].split()[0] for row in rows]
+
+
+def test_train_and_evaluate_write_the_run_folder(trained):
+    names = {path.name for path in trained.iterdir()}
+    assert {"config.json", "log.jsonl", "checkpoint.pt", "model.safetensors"} <= names
+    before = (trained / "model.safetensors").stat().st_mtime_ns
+    again = bilateral(*TRAIN, "--out", trained.parents[1])
+    assert again.returncode == 0 and "already finished" in again.stdout
+    assert (trained / "model.safetensors").stat().st_mtime_ns == before
+
+    result = bilateral("evaluate", trained, "--attacks", "fgsm,pgd5-cw", "--images", 100, "--json")
+    assert result.returncode == 0
+    entry = json.loads(result.stdout)
+    assert entry["images"] == 100 and entry["epsilon_text"] == "40/255"
+    assert set(entry["attacks"]) == {"fgsm", "pgd5-cw"}
+    flags = json.loads((trained / "attacks" / "pgd5-cw@40-255.json").read_text())
+    assert len(flags["robust"]) == 100
+    assert sum(flags["robust"]) / 100 == entry["attacks"]["pgd5-cw"]["accuracy"]
+    stored = json.loads((trained / "evaluation.json").read_text())["entries"]
+    assert [one["images"] for one in stored] == [100]
+
+    # A larger evaluation starts from the flags that are there.
+    larger = bilateral("evaluate", trained, "--attacks", "fgsm", "--images", 150, "--json")
+    assert json.loads(larger.stdout)["images"] == 150
+    both = json.loads((trained / "attacks" / "fgsm@40-255.json").read_text())
+    assert len(both["images"]) == len(set(both["images"])) == 150
+    assert (trained / "gallery.npz").exists()
+
+
+def test_a_config_in_place_of_a_name_repeats_the_run(trained, tmp_path):
+    done = bilateral("train", trained / "config.json", "--out", tmp_path, "--quiet")
+    assert done.returncode == 0
+    again = tmp_path / "digits-r-mc-la" / "seed0" / "model.safetensors"
+    assert again.read_bytes() == (trained / "model.safetensors").read_bytes()
+
+
+def test_sigkill_at_any_moment_costs_nothing_but_time(trained, tmp_path):
+    """Killed again and again and started by the same command: the same weights, bit for bit."""
+    command = [sys.executable, "-m", "bilateral", *TRAIN, "--out", str(tmp_path)]
+    command += ["--checkpoint-seconds", "0"]
+    # checkpoint_seconds is part of the configuration but not of what is computed.
+    final = tmp_path / "digits-r-mc-la" / "seed0" / "model.safetensors"
+    kills = 0
+    for extra in (0.0, 0.15, 0.4, 0.7, 1.1):
+        process = subprocess.Popen(command, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL)
+        log = final.parent / "checkpoint.pt"
+        deadline = time.monotonic() + 60
+        while not log.exists() and process.poll() is None and time.monotonic() < deadline:
+            time.sleep(0.02)
+        time.sleep(extra)
+        if process.poll() is None:
+            process.send_signal(signal.SIGKILL)
+            kills += 1
+        process.wait()
+    assert subprocess.run(command, capture_output=True, check=False).returncode == 0
+    assert kills >= 1
+    assert final.read_bytes() == (trained / "model.safetensors").read_bytes()
+    lines = (final.parent / "log.jsonl").read_text().splitlines()
+    assert [json.loads(line)["epoch"] for line in lines] == [1, 2, 3, 4]
+
+
+@pytest.mark.parametrize(("number", "code"), [(signal.SIGINT, 130), (signal.SIGTERM, 143)])
+def test_a_signal_saves_first(tmp_path, number, code):
+    command = [
+        sys.executable,
+        "-m",
+        "bilateral",
+        "train",
+        "digits-r-mc-la",
+        "--epochs",
+        "500",
+        "--out",
+        str(tmp_path),
+    ]
+    with subprocess.Popen(command, stderr=subprocess.PIPE, text=True) as process:
+        assert process.stderr is not None
+        process.stderr.readline()  # the first epoch has ended
+        process.send_signal(number)
+        rest = process.stderr.read()
+        assert process.wait(timeout=60) == code
+    assert "the same command goes on from here" in rest
+    assert "Traceback" not in rest
+    assert (tmp_path / "digits-r-mc-la" / "seed0" / "checkpoint.pt").exists()
+
+
+@pytest.mark.parametrize(
+    ("words", "message"),
+    [
+        (["trian"], "unknown command 'trian'; nearest: train"),
+        (["train"], "needs a recipe"),
+        (["train", "digits-r-mc-al"], "nearest: digits-r-mc-la"),
+        (["train", "nowhere.json"], "no configuration at nowhere.json"),
+        (["train", "digits-r-mc-la", "--model", "small-cn"], "nearest: small-cnn"),
+        (["train", "digits-r-mc-la", "--data", "digit"], "nearest: digits"),
+        (["train", "digits-r-mc-la", "--adversary.epsilo", "3"], "nearest: --adversary.epsilon"),
+        (["train", "digits-r-mc-la", "--adversary.epsilon", "8"], "did you mean 8/255?"),
+        (["train", "digits-r-mc-la", "--adversary.epsilon", "x"], "not a number or a fraction"),
+        (["train", "digits-r-mc-la", "--adversary.steps", "-1"], "adversary.steps"),
+        (["train", "digits-r-mc-la", "--labels.ratio", "0.5"], "labels.ratio"),
+        (["train", "digits-r-mc-la", "--epochs", "0"], "epochs"),
+        (["train", "digits-r-mc-la", "--epochs"], "--epochs"),
+        (["train", "digits-r-mc-la", "--device", "cuda:77"], "no GPU here"),
+        (["evaluate", "nowhere"], "no run folder at nowhere"),
+        (["evaluate", "nowhere", "--attacks", "pgd"], "unknown attack 'pgd'"),
+        (["evaluate", "nowhere", "--epsilon", "8"], "did you mean 8/255?"),
+        (["evaluate", "m.py:build"], "needs --data"),
+        (["list", "recipe"], "nearest: recipes"),
+        (["data", "fetch", "cifar11"], "cifar10"),
+        (["data", "fetsh"], "nearest: fetch"),
+        (["demo", "--ot", "x"], "--out"),
+    ],
+)
+def test_bad_input_is_one_line_and_exit_2(words, message, tmp_path):
+    result = bilateral(*words, cwd=tmp_path)
+    assert result.returncode == 2
+    assert message in result.stderr
+    assert result.stderr.startswith("bilateral: ") and result.stderr.count("\n") == 1
+    assert result.stdout == ""
+    assert not list(tmp_path.iterdir())
+
+
+def test_absent_data_says_what_to_run(tmp_path):
+    result = bilateral("train", "cifar10-r-mc-la", cwd=tmp_path, BILATERAL_DATA=str(tmp_path / "d"))
+    assert result.returncode == 2
+    assert "bilateral data fetch cifar10" in result.stderr
+
+
+def test_the_same_folder_with_another_configuration_is_refused(trained):
+    words = [*TRAIN, "--out", trained.parents[1], "--adversary.epsilon", "20/255"]
+    before = sorted((path, path.stat().st_mtime_ns) for path in trained.rglob("*"))
+    result = bilateral(*words)
+    assert result.returncode == 2
+    assert "adversary.epsilon" in result.stderr
+    assert sorted((path, path.stat().st_mtime_ns) for path in trained.rglob("*")) == before
+
+
+def test_somebodys_own_model_and_folder(tmp_path, trained):
+    """`file.py:function` on `folder:PATH`, trained and evaluated by the same commands."""
+    from PIL import Image
+
+    for split, count in (("train", 12), ("val", 6)):
+        for place, name in enumerate(["cat", "dog", "owl"]):
+            folder = tmp_path / "pictures" / split / name
+            folder.mkdir(parents=True)
+            for number in range(count):
+                Image.new("RGB", (40, 30), (80 * place, 120, 10 * number)).save(
+                    folder / f"{number}.png"
+                )
+    (tmp_path / "own.py").write_text(
+        "from torch import nn\n"
+        "def build(classes):\n"
+        "    return nn.Sequential(nn.Conv2d(3, 4, 3), nn.ReLU(), nn.AdaptiveAvgPool2d(1),\n"
+        "                         nn.Flatten(), nn.Linear(4, classes))\n"
+    )
+    words = ["--model", "own.py:build", "--data", "folder:pictures", "--image-size", 16]
+    done = bilateral(
+        "train", "cifar10-r-mc-la", *words, "--epochs", 1, "--name", "own", cwd=tmp_path
+    )
+    assert done.returncode == 0, done.stderr
+    entry = bilateral("evaluate", "runs/own/seed0", "--attacks", "pgd2", "--json", cwd=tmp_path)
+    assert json.loads(entry.stdout)["images"] == 18
+    other = bilateral(
+        "evaluate",
+        "own.py:build",
+        "--data",
+        "folder:pictures",
+        "--image-size",
+        16,
+        "--attacks",
+        "fgsm",
+        "--json",
+        cwd=tmp_path,
+    )
+    assert other.returncode == 0, other.stderr
+    assert (tmp_path / "evaluations" / "own-py-build" / "evaluation.json").exists()
+
+
+def test_formats(trained):
+    for name, sign in (("markdown", "| --- |"), ("csv", "attack,"), ("latex", "\\begin{tabular}")):
+        result = bilateral(
+            "evaluate", trained, "--attacks", "fgsm", "--images", 100, "--format", name
+        )
+        assert result.returncode == 0 and sign in result.stdout
+
+
+def test_demo_keeps_its_promise(tmp_path):
+    """The undefended twin under 20 %, R-MC-LA above 60 % under PGD-20 at 40/255."""
+    result = bilateral("demo", "--out", tmp_path, "--json")
+    assert result.returncode == 0
+    entries = json.loads(result.stdout)
+    readings = {name: entry["attacks"]["pgd20"]["accuracy"] for name, entry in entries.items()}
+    assert readings["digits-undefended"] < 0.2
+    assert readings["digits-r-mc-la"] > 0.6
+    assert Path(tmp_path / "digits-r-mc-la" / "seed0" / "evaluation.json").exists()

@@ -1,0 +1,87 @@
+"""The method inside anybody's loop: the paper's recipe step by step, and nothing left behind."""
+
+import copy
+
+import pytest
+import torch
+from pydantic import ValidationError
+
+import bilateral
+from bilateral.attacks.untouched import untouched
+from bilateral.config import Labels
+from bilateral.labels import soft_labels
+
+
+def test_one_call_is_the_papers_recipe(linear, batch):
+    """Random start in the ball, one step of epsilon to the MC class at the clean image."""
+    images, labels = batch
+    adversary = bilateral.BilateralAdversary(epsilon=8 / 255, ratio=9)
+    adversarial, soft = adversary(linear, images, labels)
+    logits = linear(images)
+    torch.testing.assert_close(soft, soft_labels(logits, labels, Labels(ratio=9)))
+    confusing = logits.scatter(1, labels[:, None], -torch.inf).argmax(1)
+    # On a linear model the gradient's sign is known up to the softmax; the margin must move.
+    gap = lambda z: (z.gather(1, confusing[:, None]) - z.gather(1, labels[:, None])).mean()  # noqa: E731
+    assert gap(linear(adversarial)) > gap(logits)
+    assert (adversarial - images).abs().max() <= 8 / 255 + 1e-6
+    assert adversarial.min() >= 0 and adversarial.max() <= 1
+
+
+def test_noise_follows_torchs_seed(linear, batch):
+    adversary = bilateral.BilateralAdversary(target="none", epsilon=0.2, step_size=0.01)
+    results = []
+    for seed in (0, 0, 1):
+        torch.manual_seed(seed)
+        results.append(adversary(linear, *batch)[0])
+    assert torch.equal(results[0], results[1])
+    assert not torch.equal(results[0], results[2])
+
+
+@pytest.mark.parametrize("batch_norm", ["eval", "train"])
+@pytest.mark.parametrize("reference", ["clean", "start"])
+def test_the_model_is_left_as_it_was(convolutional, batch, batch_norm, reference):
+    model = convolutional.train()
+    before = copy.deepcopy(model.state_dict())
+    adversary = bilateral.BilateralAdversary(batch_norm=batch_norm, reference=reference)
+    adversary(model, *batch)
+    assert model.training and model.body[1].training and model.body[1].track_running_stats
+    assert all(torch.equal(before[key], value) for key, value in model.state_dict().items())
+    assert all(parameter.grad is None for parameter in model.parameters())
+
+
+def test_start_reference_saves_a_forward(convolutional, batch):
+    calls = []
+    convolutional.register_forward_hook(lambda *_: calls.append(1))
+    counts = []
+    for reference in ("clean", "start"):
+        calls.clear()
+        bilateral.BilateralAdversary(reference=reference)(convolutional, *batch)
+        counts.append(len(calls))
+    assert counts == [2, 1]
+
+
+def test_batch_norm_mode_is_what_was_asked(convolutional, batch):
+    images = batch[0]
+    convolutional.body[3].p = 0.0
+    with untouched(convolutional), torch.no_grad():
+        by_running = convolutional(images)
+    with untouched(convolutional, "train"), torch.no_grad():
+        by_batch = convolutional(images)
+    convolutional.train()
+    torch.testing.assert_close(convolutional(images), by_batch)
+    assert not torch.allclose(by_running, by_batch)
+
+
+def test_works_under_no_grad(linear, batch):
+    with torch.no_grad():
+        images, _ = bilateral.BilateralAdversary()(linear, *batch)
+    assert not images.requires_grad
+
+
+@pytest.mark.parametrize(
+    "fields",
+    [{"epsilon": 8}, {"ratio": 0.5}, {"steps": -1}, {"epsilon": 0}, {"targt": "none"}],
+)
+def test_bad_settings_are_refused(fields):
+    with pytest.raises(ValidationError):
+        bilateral.BilateralAdversary(**fields)

@@ -1,0 +1,207 @@
+"""The trainer through its own interface: going on, checks, averaging, what it refuses."""
+
+import json
+
+import numpy as np
+import pytest
+import torch
+
+from bilateral.config import Data, Run
+from bilateral.data.datasets import Split, load
+from bilateral.errors import UserError
+from bilateral.paper.recipes import recipe_named
+from bilateral.runs import RunFolder
+from bilateral.runtime import Interrupted, StopRequest
+from bilateral.training.progress import TrainingProgress
+from bilateral.training.trainer import Trainer, TrainingError, train
+from bilateral.weights import read_about, read_weights
+
+CPU = torch.device("cpu")
+QUIET = TrainingProgress(quiet=True)
+TINY = recipe_named("digits-r-mc-la").with_fields(
+    epochs=3,
+    data=Data(name="digits", augment="crop", images_per_class=13),
+    check_epochs=2,
+    averaging=0.9,
+)
+
+
+@pytest.fixture(scope="module")
+def digits():
+    return load("digits", "train")
+
+
+def log(folder):
+    return [json.loads(line) for line in folder.log.read_text().splitlines()]
+
+
+def test_a_run_leaves_what_the_contract_names(digits, tmp_path):
+    folder = RunFolder(tmp_path / "seed0")
+    assert train(TINY, folder, digits, CPU, QUIET)
+    stored = json.loads(folder.config.read_text())
+    assert stored["run"] == TINY.model_dump(mode="json")
+    assert set(stored["versions"]) == {"bilateral", "torch", "device"}
+    records = log(folder)
+    assert [record["epoch"] for record in records] == [1, 2, 3]
+    for record in records:
+        assert record["images_per_second"] > 0 and record["loss"] > 0
+        assert 0 <= record["clean_accuracy"] <= 1 and 0 <= record["adversarial_accuracy"] <= 1
+    assert [set(record.get("check", {})) for record in records] == [
+        set(),
+        {"clean", "fgsm", "pgd10"},
+        {"clean", "fgsm", "pgd10"},
+    ]
+    assert read_about(folder.weights)["classes"] == list("0123456789")
+    before = folder.weights.read_bytes()
+    assert not train(TINY, folder, digits, CPU, QUIET)
+    assert folder.weights.read_bytes() == before
+    assert not list(tmp_path.rglob("*.tmp"))
+
+
+class StopAfter(StopRequest):
+    """A signal after so many looks at the flag."""
+
+    def __init__(self, looks: int) -> None:
+        super().__init__()
+        self.looks = looks
+
+    @property
+    def number(self):
+        self.looks -= 1
+        return 15 if self.looks < 0 else None
+
+    @number.setter
+    def number(self, value) -> None:
+        pass
+
+
+@pytest.mark.parametrize("looks", [0, 1, 2, 4])
+def test_stopping_and_going_on_equals_never_having_stopped(digits, tmp_path, monkeypatch, looks):
+    """Bit for bit, from any step, weights and log alike."""
+    whole, broken = RunFolder(tmp_path / "whole"), RunFolder(tmp_path / "broken")
+    train(TINY, whole, digits, CPU, QUIET)
+    with monkeypatch.context() as patch:
+        patch.setattr("bilateral.training.trainer.StopRequest", lambda: StopAfter(looks))
+        with pytest.raises(Interrupted):
+            train(TINY, broken, digits, CPU, QUIET)
+    assert broken.checkpoint.exists() and not broken.weights.exists()
+    train(TINY, broken, digits, CPU, QUIET)
+    assert broken.weights.read_bytes() == whole.weights.read_bytes()
+    timing = ("images_per_second", "seconds")
+    for one, other in zip(log(whole), log(broken), strict=True):
+        assert {k: v for k, v in one.items() if k not in timing} == {
+            k: v for k, v in other.items() if k not in timing
+        }
+
+
+def test_averaged_weights_are_the_final_ones(digits, tmp_path):
+    folder = RunFolder(tmp_path)
+    trainer = Trainer(TINY, folder, digits, CPU, QUIET)
+    folder.prepare(TINY, {})
+    trainer.fit()
+    saved = Trainer(TINY, folder, digits, CPU, QUIET).model
+    read_weights(folder.weights, saved)
+    averaged = trainer.averaged.model.state_dict()
+    assert all(torch.equal(value, averaged[key]) for key, value in saved.state_dict().items())
+    assert not torch.equal(saved.head.weight, trainer.model.head.weight)
+
+
+def test_another_configuration_is_refused_with_the_fields(digits, tmp_path):
+    folder = RunFolder(tmp_path / "seed0")
+    train(TINY, folder, digits, CPU, QUIET)
+    with pytest.raises(UserError, match=r"epochs: 3 -> 4"):
+        train(TINY.with_fields(epochs=4), folder, digits, CPU, QUIET)
+
+
+def test_a_loss_that_is_not_finite_stops_the_run(digits, tmp_path):
+    """The step is named and the last good checkpoint stays as it was."""
+    optimiser = TINY.optimiser.with_fields(learning_rate=1e-3, batch_size=26)
+    run = TINY.with_fields(optimiser=optimiser, checkpoint_seconds=0.0, check_epochs=0)
+    folder = RunFolder(tmp_path)
+    trainer = Trainer(run, folder, digits, CPU, QUIET)
+    folder.prepare(run, {})
+    step, calls = trainer._train_step, []
+
+    def poisoned(*arguments):
+        calls.append(1)
+        if len(calls) == 8:
+            with torch.no_grad():
+                trainer.model.head.weight.fill_(float("nan"))
+        step(*arguments)
+
+    trainer._train_step = poisoned
+    with pytest.raises(TrainingError, match="step 8"):
+        trainer.fit()
+    state = torch.load(folder.checkpoint, weights_only=True)
+    assert state["step"] == 7
+    assert all(torch.isfinite(value).all() for value in state["model"].values())
+
+
+def test_seeds_differ_and_repeat(digits, tmp_path):
+    weights = []
+    for name, seed in (("a", 0), ("b", 0), ("c", 1)):
+        folder = RunFolder(tmp_path / name)
+        train(TINY.with_fields(seed=seed, epochs=1), folder, digits, CPU, QUIET)
+        weights.append(folder.weights.read_bytes())
+    assert weights[0] == weights[1] != weights[2]
+
+
+def test_a_ratio_below_classes_minus_one_is_explained(digits, tmp_path, capsys):
+    run = TINY.with_fields(epochs=1, labels=TINY.labels.with_fields(ratio=3))
+    train(run, RunFolder(tmp_path), digits, CPU, TrainingProgress())
+    assert "less than half of the label's mass" in capsys.readouterr().err
+
+
+def split_of(images=20, shape=(8, 8, 1), labels=None):
+    labels = np.arange(images) % 10 if labels is None else labels
+    pixels = np.zeros((images, *shape), dtype=np.uint8)
+    return Split(pixels, np.asarray(labels, dtype=np.int64), tuple("0123456789"))
+
+
+@pytest.mark.parametrize(
+    ("split", "message"),
+    [
+        (split_of(labels=[10] * 20), "outside the 10 classes"),
+        (split_of(labels=[-1] * 20), "outside the 10 classes"),
+        (split_of(images=0), "empty"),
+    ],
+)
+def test_data_that_does_not_fit_is_refused_before_anything_is_written(split, message, tmp_path):
+    run = Run(model="small-cnn", data=Data(name="digits"), epochs=1)
+    with pytest.raises(UserError, match=message):
+        train(run, RunFolder(tmp_path / "run"), split, CPU, QUIET)
+    assert not (tmp_path / "run").exists()
+
+
+def test_a_model_that_does_not_take_the_images_is_refused(tmp_path):
+    (tmp_path / "own.py").write_text(
+        "import torch\n"
+        "def wide():\n    return torch.nn.Sequential(torch.nn.Flatten(), torch.nn.Linear(7, 10))\n"
+        "def few():\n    return torch.nn.Sequential(torch.nn.Flatten(), torch.nn.Linear(64, 3))\n"
+    )
+    for function, message in (("wide", "does not take images"), ("few", r"needs \(1, 10\)")):
+        run = Run(model=f"{tmp_path}/own.py:{function}", data=Data(name="digits"), epochs=1)
+        with pytest.raises(UserError, match=message):
+            train(run, RunFolder(tmp_path / "run"), split_of(), CPU, QUIET)
+
+
+def test_weights_to_start_from(digits, tmp_path):
+    first = RunFolder(tmp_path / "first")
+    train(TINY.with_fields(epochs=1), first, digits, CPU, QUIET)
+    run = TINY.with_fields(weights=str(first.weights))
+    trainer = Trainer(run, RunFolder(tmp_path / "second"), digits, CPU, QUIET)
+    other = Trainer(TINY, RunFolder(tmp_path / "third"), digits, CPU, QUIET)
+    read_weights(first.weights, other.model)
+    assert torch.equal(trainer.model.head.weight, other.model.head.weight)
+    with pytest.raises(UserError, match="does not fit the model"):
+        Trainer(run.with_fields(model="wrn-10-1"), first, digits, CPU, QUIET)
+    with pytest.raises(UserError, match="no weights at"):
+        Trainer(run.with_fields(weights="nowhere.safetensors"), first, digits, CPU, QUIET)
+
+
+def test_a_damaged_checkpoint_is_named(digits, tmp_path):
+    folder = RunFolder(tmp_path)
+    folder.prepare(TINY, {})
+    folder.checkpoint.write_bytes(b"PK\x03\x04 not a checkpoint")
+    with pytest.raises(UserError, match=r"checkpoint\.pt is damaged"):
+        train(TINY, folder, digits, CPU, QUIET)
