@@ -211,8 +211,9 @@ def evaluate_run(
     names = attack_names(attacks)
     if batch_size is not None and batch_size < 1:
         raise UserError(f"--batch-size {batch_size}: at least one image")
-    from bilateral.evaluation.campaign import evaluate_target, find_target
+    from bilateral.evaluation.campaign import evaluate_target
     from bilateral.evaluation.progress import EvaluationProgress
+    from bilateral.evaluation.target import find_target
     from bilateral.runtime import choose_device, limit_threads
 
     place = choose_device(device)
@@ -265,13 +266,14 @@ def _listing(kind: str) -> list[tuple[str, str]]:
         from bilateral.data.datasets import DATASETS
 
         return [(name, entry.summary) for name, entry in DATASETS.items()]
-    from bilateral.attacks.table import ATTACKS, PATTERN, PATTERN_SUMMARY
+    from bilateral.attacks.table import ATTACKS, ENSEMBLES, PATTERN, PATTERN_SUMMARY
 
     listed = [
         (name, attack.summary + ("; in the paper" if attack.in_paper else ""))
         for name, attack in ATTACKS.items()
     ]
-    return [*listed, (PATTERN, PATTERN_SUMMARY)]
+    ensembles = [(name, ensemble.summary) for name, ensemble in ENSEMBLES.items()]
+    return [*listed, (PATTERN, PATTERN_SUMMARY), *ensembles]
 
 
 def data_command(words: Sequence[str]) -> None:

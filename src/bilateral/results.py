@@ -4,7 +4,7 @@ Accuracies are fractions in [0, 1]; intervals are 95 % Wilson intervals.
 """
 
 import math
-from collections.abc import Sequence
+from collections.abc import Container, Iterable, Sequence
 from typing import Any, Literal
 
 from pydantic import BaseModel, ConfigDict, Field
@@ -29,39 +29,83 @@ class Record(BaseModel):
     model_config = ConfigDict(extra="forbid")
 
 
-class AttackFile(Record):
-    """`attacks/<attack>@<epsilon>.json`: what an attack did to each image, by its number."""
+class MemberFlags(Record):
+    """What one member of an attack did to the images that came to it, by their numbers."""
 
-    format: Literal[1] = Field(1, alias="schema")
-    attack: str
-    settings: dict[str, Any]
-    epsilon: float
-    epsilon_text: str
-    data: str
-    weights_digest: str
-    versions: dict[str, str]
     images: list[int] = []
     robust: list[bool] = []
-    accuracy: float | None = None
+    distances: list[float | None] = []
     seconds: float = 0.0
     forwards: int = 0
     backwards: int = 0
 
     def add(
         self,
-        numbers: Sequence[int],
+        images: Sequence[int],
         robust: Sequence[bool],
+        distances: Sequence[float | None],
         seconds: float,
         forwards: int,
         backwards: int,
     ) -> None:
         """Take in the flags of another batch."""
-        self.images.extend(numbers)
+        self.images.extend(images)
         self.robust.extend(robust)
-        self.accuracy = sum(self.robust) / len(self.robust)
+        self.distances.extend(distances)
         self.seconds += seconds
         self.forwards += forwards
         self.backwards += backwards
+
+    def keep(self, numbers: Container[int]) -> None:
+        """Forget the images that are not among these."""
+        places = [place for place, number in enumerate(self.images) if number in numbers]
+        self.images = [self.images[place] for place in places]
+        self.robust = [self.robust[place] for place in places]
+        if self.distances:
+            self.distances = [self.distances[place] for place in places]
+
+
+class AttackFile(Record):
+    """`attacks/<attack>@<epsilon>.json`: a robust flag for every image, by its number.
+
+    A single attack has one member; an ensemble several, each with the survivors of those before.
+    `distances` are L2 norms of the smallest perturbations found, for the attacks that seek them;
+    none stands for an image that was not fooled.
+    """
+
+    format: Literal[1] = Field(1, alias="schema")
+    attack: str
+    settings: dict[str, dict[str, Any]]
+    epsilon: float
+    epsilon_text: str
+    data: str
+    weights_digest: str
+    versions: dict[str, str]
+    members: dict[str, MemberFlags]
+    images: list[int] = []
+    robust: list[bool] = []
+    distances: list[float | None] = []
+    accuracy: float | None = None
+    seconds: float = 0.0
+    forwards: int = 0
+    backwards: int = 0
+
+    def compile(self) -> None:
+        """Draw the members together: broken once is broken, robust is what survived the last."""
+        flags: dict[int, bool] = {}
+        distances: dict[int, float | None] = {}
+        members = list(self.members.values())
+        for member in members:
+            pairs = zip(member.images, member.robust, strict=True)
+            flags |= {number: flag for number, flag in pairs if not flag or member is members[-1]}
+            if member.distances:
+                distances |= dict(zip(member.images, member.distances, strict=True))
+        self.images, self.robust = list(flags), list(flags.values())
+        self.distances = [distances[number] for number in flags] if distances else []
+        self.accuracy = sum(self.robust) / len(self.robust) if self.robust else None
+        self.seconds = sum(member.seconds for member in members)
+        self.forwards = sum(member.forwards for member in members)
+        self.backwards = sum(member.backwards for member in members)
 
 
 class AttackSummary(Record):
@@ -73,6 +117,11 @@ class AttackSummary(Record):
     seconds: float
     forwards: int
     backwards: int
+    members: dict[str, float] = Field(default={}, description="accuracy left after each member")
+    mean_distance: float | None = Field(None, description="mean smallest L2 perturbation found")
+    accuracy_at_radius: dict[str, float] = Field(
+        default={}, description="accuracy against L2 radius, for minimum-norm attacks"
+    )
     robust: list[bool] = Field(default=[], exclude=True, repr=False)
 
 
@@ -123,6 +172,51 @@ class EvaluationFile(Record):
             return entry
         self.entries.append(entry)
         return entry
+
+
+RADII = (0.25, 0.5, 1.0, 1.5, 2.0)
+"""L2 radii at which the accuracy under a minimum-norm attack is told."""
+
+
+def summarise_members(members: dict[str, MemberFlags], numbers: Iterable[int]) -> AttackSummary:
+    """An attack's line for these images; its cost is their share of what is recorded."""
+    chosen = list(numbers)
+    robust = dict.fromkeys(chosen, True)
+    after: dict[str, float] = {}
+    seconds = forwards = backwards = 0.0
+    lengths: list[float | None] = []
+    for name, member in members.items():
+        flag = dict(zip(member.images, member.robust, strict=True))
+        seen = [number for number in chosen if number in flag]
+        for number in seen:
+            robust[number] = robust[number] and flag[number]
+        share = len(seen) / len(flag) if flag else 0.0
+        seconds += member.seconds * share
+        forwards += member.forwards * share
+        backwards += member.backwards * share
+        after[name] = sum(robust.values()) / len(chosen)
+        if member.distances:
+            length = dict(zip(member.images, member.distances, strict=True))
+            lengths = [length[number] for number in chosen]
+    found = [length for length in lengths if length]
+    radii = {
+        f"{radius:g}": sum(length is None or length > radius for length in lengths) / len(lengths)
+        for radius in RADII
+        if lengths
+    }
+    right = sum(robust.values())
+    return AttackSummary(
+        accuracy=right / len(chosen),
+        interval=wilson_interval(right, len(chosen)),
+        images=len(chosen),
+        seconds=seconds,
+        forwards=round(forwards),
+        backwards=round(backwards),
+        members=after if len(members) > 1 else {},
+        mean_distance=sum(found) / len(found) if found else None,
+        accuracy_at_radius=radii,
+        robust=list(robust.values()),
+    )
 
 
 def summarise(

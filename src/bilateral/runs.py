@@ -77,7 +77,11 @@ class RunFolder:
 
     def attack(self, name: str, epsilon_text: str) -> Path:
         """The robust flags of an attack at a budget; `8/255` is written `8-255` in the name."""
-        return self.path / "attacks" / f"{name}@{epsilon_text.replace('/', '-')}.json"
+        return self.path / "attacks" / f"{_file_name(name, epsilon_text)}.json"
+
+    def adversarial(self, name: str, epsilon_text: str) -> Path:
+        """All adversarial images of an attack at a budget, where they were asked for."""
+        return self.path / "adversarial" / f"{_file_name(name, epsilon_text)}.npz"
 
     def read_run(self) -> Run:
         """The configuration that was trained here."""
@@ -119,3 +123,9 @@ class RunFolder:
         """One more epoch in the log."""
         with self.log.open("a", encoding="utf-8") as file:
             file.write(json.dumps(record, allow_nan=False) + "\n")
+
+
+def _file_name(attack: str, epsilon_text: str) -> str:
+    """An attack and its budget as a file name; an attack of the user's own is a path itself."""
+    safe = "".join(letter if letter.isalnum() or letter == "-" else "-" for letter in attack)
+    return f"{safe.strip('-')}@{epsilon_text.replace('/', '-')}"

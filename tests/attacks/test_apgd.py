@@ -215,14 +215,16 @@ def slow_apgd(
     return evaluated
 
 
-@pytest.mark.parametrize("image", range(8))
-def test_every_iterate_is_that_of_the_paper(image: int) -> None:
-    model, images = Recorded(wavy(2.0)), random_images(8, channels=3).double()[image : image + 1]
-    label, key = torch.tensor([0]), torch.tensor([image])
-    attacked = apgd(model, images, label, APGD(epsilon=0.02, steps=40), key)
+# At the ninth step of the last three images the loss has risen often enough, but not to a new
+# best: the paper's condition 2 decides alone, which is rare.
+@pytest.mark.parametrize("seed", [0, 1, 3, 31, 34, 147])
+def test_every_iterate_is_that_of_the_paper(seed: int) -> None:
+    model, image = Recorded(wavy(3.0)), random_images(1, channels=3, seed=seed).double()
+    label, key = torch.tensor([0]), torch.tensor([seed])
+    attacked = apgd(model, image, label, APGD(epsilon=0.05, steps=20), key)
     iterates = model.images[1:]
     assert not attacked.fooled.any()
-    expected = slow_apgd(model.model, iterates[0], images, label, 0.02, 40)
+    expected = slow_apgd(model.model, iterates[0], image, label, 0.05, 20)
     for ours, theirs in zip(iterates, expected, strict=True):
         assert torch.allclose(ours, theirs, atol=1e-6)
 
@@ -274,7 +276,8 @@ def test_images_leave_the_batch_the_moment_they_break(loss: Loss) -> None:
     assert 0 < left == int((~attacked.fooled).sum())
     assert len(model.predictions) == 1 + (11 if loss == "cross-entropy" else 22)
     assert attacked.forwards == sum(len(forward) for forward in model.predictions)
-    assert attacked.backwards == model.backwards > 0
+    unneeded = model.predictions[::11]
+    assert attacked.backwards == model.backwards == attacked.forwards - sum(map(len, unneeded))
 
 
 def test_nothing_runs_once_all_are_broken() -> None:
@@ -283,6 +286,10 @@ def test_nothing_runs_once_all_are_broken() -> None:
     attacked = apgd(model, images, labels, APGD(epsilon=0.1))
     assert attacked.fooled.all()
     assert (attacked.forwards, attacked.backwards, len(model.predictions)) == (8, 0, 1)
+    attacked = apgd(model, images, 1 - labels, APGD(epsilon=1.0))
+    assert attacked.fooled.all()
+    assert len(model.predictions) < 20
+    assert all(len(forward) for forward in model.predictions)
 
 
 class Bump(nn.Module):

@@ -13,7 +13,7 @@ from torch.nn import functional as F
 import bilateral
 from bilateral.attacks import ball
 from bilateral.attacks.fab import fab, shortest_moves
-from bilateral.attacks.settings_minimum_norm import FAB
+from bilateral.attacks.settings import FAB
 
 DIGITS = Path(bilateral.__path__[0]) / "data" / "digits.npz"
 

@@ -12,7 +12,7 @@ from torch.nn import functional as F
 
 import bilateral
 from bilateral.attacks.minimum_norm import MinimumNorm, cw_l2, deepfool_l2
-from bilateral.attacks.settings_minimum_norm import CW_FAST, CW_FINE, CarliniWagner, DeepFool
+from bilateral.attacks.settings import CW_FAST, CW_FINE, CarliniWagner, DeepFool
 
 DIGITS = Path(bilateral.__path__[0]) / "data" / "digits.npz"
 Attack = Callable[[nn.Module, Tensor, Tensor], MinimumNorm]

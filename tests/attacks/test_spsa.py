@@ -12,7 +12,7 @@ import bilateral
 from bilateral.attacks import ball
 from bilateral.attacks import spsa as module
 from bilateral.attacks.gradient import gradient_attack
-from bilateral.attacks.settings_minimum_norm import SPSA
+from bilateral.attacks.settings import SPSA
 from bilateral.attacks.spsa import spsa
 from bilateral.config import GradientAttack
 

@@ -232,6 +232,18 @@ def test_images_leave_the_batch_the_moment_they_break() -> None:
     assert attacked.forwards == sum(len(forward) for forward in model.predictions)
 
 
+def test_nothing_runs_once_all_are_broken() -> None:
+    model, images = Recorded(centred(linear(2, 36))), random_images(8)
+    labels = 1 - predictions(model.model, images)
+    attacked = square(model, images, labels, Square(epsilon=0.1))
+    assert attacked.fooled.all()
+    assert (attacked.forwards, len(model.predictions)) == (8, 1)
+    attacked = square(model, images, 1 - labels, Square(epsilon=1.0, queries=1000))
+    assert attacked.fooled.all()
+    assert len(model.predictions) < 500
+    assert all(len(forward) for forward in model.predictions)
+
+
 def test_more_searches_break_more_and_keep_the_largest_margin() -> None:
     model, images = convolutional(), random_images(60, channels=3)
     labels = predictions(model, images)

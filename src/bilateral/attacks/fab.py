@@ -12,7 +12,7 @@ from bilateral.attacks import ball
 from bilateral.attacks.losses import margin
 from bilateral.attacks.minimum_norm import per_image
 from bilateral.attacks.outcome import Attacked
-from bilateral.attacks.settings_minimum_norm import FAB
+from bilateral.attacks.settings import FAB
 from bilateral.randomness import derive, fresh_keys, uniform
 
 

@@ -10,7 +10,7 @@ import torch
 from torch import Tensor, nn
 
 from bilateral.attacks.losses import margin
-from bilateral.attacks.settings_minimum_norm import CarliniWagner, DeepFool
+from bilateral.attacks.settings import CarliniWagner, DeepFool
 
 CROSSING = 1e-4
 """Added to the length of every DeepFool move. Clipping to [0, 1] shortens moves, so iterates can

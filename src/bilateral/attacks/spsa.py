@@ -10,7 +10,7 @@ from torch import Tensor, nn
 from bilateral.attacks import ball
 from bilateral.attacks.losses import margin
 from bilateral.attacks.outcome import Attacked
-from bilateral.attacks.settings_minimum_norm import SPSA
+from bilateral.attacks.settings import SPSA
 from bilateral.randomness import derive, fresh_keys, uniform
 
 IMAGES_PER_FORWARD = 512

@@ -1,14 +1,28 @@
 """The attacks that users can name, as settings; no torch.
 
-`pgd20-cw` is the pattern `pgdK` with K = 20 and the suffix `-cw`; suffixes combine.
+`pgd20-cw` is the pattern `pgdK` with K = 20 and the suffix `-cw`; suffixes combine. An ensemble
+has several members: each goes on with the images that the ones before it could not break.
 """
 
 import re
 from collections.abc import Callable
 from dataclasses import dataclass
 
+from bilateral.attacks.settings import (
+    APGD,
+    CW_FAST,
+    CW_FINE,
+    FAB,
+    SPSA,
+    AttackSettings,
+    DeepFool,
+    OwnAttack,
+    Square,
+)
 from bilateral.config import GradientAttack, Target
 from bilateral.errors import UserError, unknown
+
+Members = dict[str, AttackSettings]
 
 
 @dataclass(frozen=True)
@@ -16,8 +30,16 @@ class AttackEntry:
     """A named attack: what it is, and its settings for a budget."""
 
     summary: str
-    settings: Callable[[float], GradientAttack]
+    settings: Callable[[float], AttackSettings]
     in_paper: bool = False
+
+
+@dataclass(frozen=True)
+class Ensemble:
+    """Attacks one after another, by their names in `ATTACKS`."""
+
+    summary: str
+    members: tuple[str, ...]
 
 
 def _one_step(target: Target, random_start: bool) -> Callable[[float], GradientAttack]:
@@ -70,6 +92,43 @@ ATTACKS: dict[str, AttackEntry] = {
     "pgd1000": AttackEntry("PGD, 1000 steps", _pgd(1000), True),
     "pgd1000-cw": AttackEntry("PGD-1000 on the margin loss", _pgd(1000, ("cw",)), True),
     "mi-fgsm": AttackEntry("momentum, 10 steps of epsilon/10, decay 1", _momentum, True),
+    "cw-l2": AttackEntry(
+        "Carlini-Wagner, smallest L2: const 100, rate 0.1, 100 steps", lambda _: CW_FAST, True
+    ),
+    "cw-l2-fine": AttackEntry(
+        "Carlini-Wagner, smallest L2: const 100, rate 0.01, 1000 steps", lambda _: CW_FINE, True
+    ),
+    "deepfool-l2": AttackEntry(
+        "DeepFool, smallest L2: 50 steps, overshoot 0.02", lambda _: DeepFool(), True
+    ),
+    "apgd-ce": AttackEntry(
+        "Auto-PGD on cross-entropy, 100 steps", lambda epsilon: APGD(epsilon=epsilon)
+    ),
+    "apgd-dlr": AttackEntry(
+        "Auto-PGD on the difference of logits ratio",
+        lambda epsilon: APGD(epsilon=epsilon, loss="dlr"),
+    ),
+    "apgd-t": AttackEntry(
+        "Auto-PGD on the targeted DLR loss, 9 targets",
+        lambda epsilon: APGD(epsilon=epsilon, loss="dlr-targeted"),
+    ),
+    "fab-t": AttackEntry(
+        "FAB, 9 targets, 100 steps: walks along the boundary", lambda epsilon: FAB(epsilon=epsilon)
+    ),
+    "square": AttackEntry(
+        "Square attack, 5000 queries, no gradients", lambda epsilon: Square(epsilon=epsilon)
+    ),
+    "spsa": AttackEntry(
+        "SPSA, 100 steps of 128 samples, no gradients", lambda epsilon: SPSA(epsilon=epsilon)
+    ),
+}
+
+ENSEMBLES: dict[str, Ensemble] = {
+    "apgd": Ensemble("apgd-ce, then apgd-t: the quick one", ("apgd-ce", "apgd-t")),
+    "autoattack": Ensemble(
+        "apgd-ce, apgd-t, fab-t, square: AutoAttack's standard ensemble",
+        ("apgd-ce", "apgd-t", "fab-t", "square"),
+    ),
 }
 
 PATTERN = "pgdK[-cw][-rd][-nors]"
@@ -78,14 +137,22 @@ PATTERN_SUMMARY = "any K; -cw: margin loss, -rd: random target, -nors: no random
 _PGD = re.compile(r"pgd([1-9][0-9]{0,4})((?:-(?:cw|rd|nors))*)")
 
 
-def attack_named(name: str, epsilon: float) -> GradientAttack:
-    """The settings behind an attack's name at a budget."""
+def attack_named(name: str, epsilon: float) -> AttackSettings:
+    """The settings behind the name of a single attack at a budget."""
     if entry := ATTACKS.get(name):
         return entry.settings(epsilon)
     if match := _PGD.fullmatch(name):
         suffixes = tuple(match[2].split("-")[1:])
         return _pgd(int(match[1]), suffixes)(epsilon)
-    raise unknown("attack", name, [*ATTACKS, PATTERN])
+    if ":" in name:
+        return OwnAttack(epsilon=epsilon, target=name)
+    raise unknown("attack", name, [*ATTACKS, *ENSEMBLES, PATTERN])
+
+
+def attack_members(name: str, epsilon: float) -> Members:
+    """The settings of an attack's members: itself, or an ensemble's."""
+    names = ENSEMBLES[name].members if name in ENSEMBLES else (name,)
+    return {member: attack_named(member, epsilon) for member in names}
 
 
 def attack_names(text: str) -> list[str]:
@@ -94,5 +161,5 @@ def attack_names(text: str) -> list[str]:
     if not names:
         raise UserError("no attack named: --attacks takes a list such as fgsm,pgd20")
     for name in names:
-        attack_named(name, 8 / 255)
+        attack_members(name, 8 / 255)
     return list(dict.fromkeys(names))

@@ -1,27 +1,26 @@
-"""The evaluation of a run folder: attack by attack and batch by batch, each kept as it is done.
+"""The evaluation of a target: attack by attack and batch by batch, each kept as it is done.
 
 An attack's file holds a flag for every image by its number, so an interrupted evaluation goes on,
-and a larger one starts from what a smaller one found.
+a larger one starts from what a smaller one found, and an ensemble from what its members did.
 """
 
-import io
 from collections.abc import Callable
-from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 import torch
 from pydantic import ValidationError
-from torch import nn
+from torch import Tensor
 
-from bilateral.attacks.table import attack_named
-from bilateral.config import Run, first_complaint, fraction_text
+from bilateral.attacks.table import attack_members
+from bilateral.config import first_complaint, fraction_text
 from bilateral.data.batches import as_floats, as_tensors
-from bilateral.data.datasets import Split, load
 from bilateral.data.subsets import balanced_subset
 from bilateral.errors import UserError
+from bilateral.evaluation.keeping import AdversarialImages, Gallery
 from bilateral.evaluation.robustness import (
+    add_flags,
     check_inputs,
     noise_keys,
     predictions,
@@ -29,73 +28,135 @@ from bilateral.evaluation.robustness import (
     searches_in_bfloat16,
     weights_digest,
 )
-from bilateral.models import build_model
+from bilateral.evaluation.target import Target
 from bilateral.results import (
     AttackFile,
-    AttackSummary,
     Evaluation,
     EvaluationFile,
+    MemberFlags,
     summarise,
-    wilson_interval,
+    summarise_members,
 )
-from bilateral.runs import RunFolder, write_atomic, write_json
-from bilateral.runtime import Interrupted, StopRequest, place, versions
-from bilateral.weights import read_about, read_weights
+from bilateral.runs import RunFolder, write_json
+from bilateral.runtime import Interrupted, StopRequest, versions
 
-GALLERY_IMAGES = 24
 Shown = Callable[[str, int, int, float], None]
 """Progress: the attack, images done, images in all, robust accuracy so far."""
 
 
-@dataclass(frozen=True)
-class Target:
-    """A model to evaluate and where its results go."""
+class Campaign:
+    """One call of `evaluate`: the images chosen, and what is known of them so far."""
 
-    model: nn.Module
-    folder: RunFolder
-    data: str
-    split: Split
+    def __init__(
+        self,
+        target: Target,
+        epsilon: float,
+        images: int | None,
+        device: torch.device,
+        batch_size: int | None = None,
+    ) -> None:
+        labels = target.split.labels
+        if images is not None and not 0 < images <= len(labels):
+            raise UserError(f"--images {images}: {target.data} has {len(labels)} test images")
+        self.numbers = (
+            np.arange(len(labels)) if images is None else balanced_subset(labels, images, seed=0)
+        )
+        self.target, self.epsilon, self.device = target, epsilon, device
+        self.pixels, self.labels = as_tensors(target.split, device)
+        check_inputs(target.model, as_floats(self.pixels[:1]), self.labels)
+        self.batch_size = batch_size or (1000 if device.type == "cuda" else 250)
+        self.bfloat16 = searches_in_bfloat16(target.model, device)
+        self.digest = weights_digest(target.model)
+        self.common: dict[str, Any] = {
+            "epsilon": epsilon,
+            "epsilon_text": fraction_text(epsilon),
+            "data": target.data,
+            "weights_digest": self.digest,
+            "versions": versions(device),
+        }
 
-    @property
-    def epsilon(self) -> float:
-        """The budget that this data set is usually attacked with."""
-        return 40 / 255 if self.data == "digits" else 8 / 255
+    def images_of(self, numbers: Tensor) -> Tensor:
+        """Images in [0, 1] by their numbers."""
+        return as_floats(self.pixels[numbers])
 
+    def clean_flags(self) -> list[bool]:
+        """Which of the chosen images are right without an attack."""
+        clean: list[bool] = []
+        for start in range(0, len(self.numbers), self.batch_size):
+            part = torch.from_numpy(self.numbers[start : start + self.batch_size]).to(self.device)
+            right = predictions(self.target.model, self.images_of(part)) == self.labels[part]
+            clean += right.tolist()
+        return clean
 
-def find_target(
-    name: str, data: str | None, image_size: int | None, out: str | None, device: torch.device
-) -> Target:
-    """A run folder's model, or what file.py:function or package.module:function returns."""
-    if Path(name).is_dir():
-        folder = RunFolder(Path(name))
-        run, model = trained_model(folder, device)
-        chosen = data or run.data.name
-        split = load(chosen, "test", image_size=image_size or run.image_size, seed=run.seed)
-        results = RunFolder(Path(out)) if out else folder
-        return Target(model, results, chosen, split)
-    if ":" not in name:
-        raise UserError(f"no run folder at {name} (file.py:function names a model of your own)")
-    if data is None:
-        raise UserError(f"{name} needs --data: a data set's name or folder:PATH")
-    split = load(data, "test", image_size=image_size)
-    height, width, channels = split.pixels.shape[1:]
-    model = build_model(name, len(split.classes), channels, (height, width))
-    short = "".join(letter if letter.isalnum() else "-" for letter in name).strip("-")
-    results = RunFolder(Path(out) if out else Path("evaluations") / short)
-    return Target(place(model, device).eval(), results, data, split)
+    def attack_file(self, name: str) -> AttackFile:
+        """What is on disk of an attack on these weights, and what other attacks' files add."""
+        members = attack_members(name, self.epsilon)
+        settings = {member: value.model_dump(mode="json") for member, value in members.items()}
+        path = self.target.folder.attack(name, self.common["epsilon_text"])
+        file = _stored(path, self.digest, self.target.data)
+        if file is None or file.settings != settings:
+            flags = {member: MemberFlags() for member in members}
+            file = AttackFile(
+                schema=1, attack=name, settings=settings, members=flags, **self.common
+            )
+        for other in sorted(path.parent.glob(f"*@{path.name.rpartition('@')[2]}")):
+            if other != path and (known := _stored(other, self.digest, self.target.data)):
+                _take_over(file, known)
+        file.compile()
+        return file
 
-
-def trained_model(folder: RunFolder, device: torch.device) -> tuple[Run, nn.Module]:
-    """The model that a finished run left."""
-    run = folder.read_run()
-    if not folder.weights.exists():
-        raise UserError(f"{folder.path} has no model yet: train it to the end first")
-    about = read_about(folder.weights)
-    model = build_model(
-        run.model, len(about["classes"]), about["channels"], tuple(about["image_size"])
-    )
-    read_weights(folder.weights, model)
-    return run, place(model, device).eval()
+    def run(
+        self,
+        name: str,
+        stop: StopRequest,
+        shown: Shown,
+        gallery: Gallery,
+        adversarial: AdversarialImages | None,
+    ) -> AttackFile:
+        """Attack what is missing, writing flags after every batch."""
+        file = self.attack_file(name)
+        path = self.target.folder.attack(name, self.common["epsilon_text"])
+        left = self.numbers
+        for member, settings in attack_members(name, self.epsilon).items():
+            flags = file.members[member]
+            known = dict(zip(flags.images, flags.robust, strict=True))
+            if adversarial is not None:  # an image whose perturbation was not kept is done again
+                known = {number: flag for number, flag in known.items() if number in adversarial}
+                flags.keep(known)
+            todo = np.array([number for number in left if number not in known], dtype=np.int64)
+            for start in range(0, len(todo), self.batch_size):
+                part = torch.from_numpy(todo[start : start + self.batch_size]).to(self.device)
+                images = self.images_of(part)
+                found = robust_flags(
+                    self.target.model,
+                    images,
+                    self.labels[part],
+                    settings,
+                    noise_keys(part),
+                    self.bfloat16,
+                    self.epsilon,
+                )
+                add_flags(flags, part, found)
+                gallery.offer(name, part, images, found.images)
+                if adversarial is not None:
+                    adversarial.put(part, found.images)
+                    adversarial.write()
+                file.compile()
+                write_json(path, file.model_dump(by_alias=True))
+                robust_so_far = sum(flags.robust) / len(flags.robust) * len(left)
+                shown(
+                    name if member == name else f"{name}: {member}",
+                    start + len(part),
+                    len(todo),
+                    robust_so_far / len(self.numbers),
+                )
+                if stop.number is not None:
+                    raise Interrupted(stop.number)
+            flag = dict(zip(flags.images, flags.robust, strict=True))
+            left = np.array([number for number in left if flag[int(number)]], dtype=np.int64)
+        file.compile()
+        write_json(path, file.model_dump(by_alias=True))
+        return file
 
 
 def evaluate_target(
@@ -106,107 +167,39 @@ def evaluate_target(
     device: torch.device,
     batch_size: int | None = None,
     shown: Shown = lambda *_: None,
+    save_adversarial: bool = False,
 ) -> Evaluation:
     """Run what is missing of the named attacks and return this evaluation's entry."""
-    labels = target.split.labels
-    if images is not None and not 0 < images <= len(labels):
-        raise UserError(f"--images {images}: {target.data} has {len(labels)} test images")
-    numbers = np.arange(len(labels)) if images is None else balanced_subset(labels, images, seed=0)
-    pixels, truth = as_tensors(target.split, device)
-    check_inputs(target.model, as_floats(pixels[:1]), truth)
-    size = batch_size or (1000 if device.type == "cuda" else 250)
-    digest = weights_digest(target.model)
-    common: dict[str, Any] = {
-        "epsilon": epsilon,
-        "epsilon_text": fraction_text(epsilon),
-        "data": target.data,
-        "weights_digest": digest,
-        "versions": versions(device),
-    }
-    clean: list[bool] = []
-    for start in range(0, len(numbers), size):
-        places = torch.from_numpy(numbers[start : start + size]).to(device)
-        right = predictions(target.model, as_floats(pixels[places])) == truth[places]
-        clean += right.tolist()
+    campaign = Campaign(target, epsilon, images, device, batch_size)
+    target.model.eval()
+    clean = campaign.clean_flags()
     stop = StopRequest()
-    summaries, gallery = {}, {}
+    summaries = {}
+    gallery = Gallery(target)
     with stop.listening():
         for name in names:
-            settings = attack_named(name, epsilon)
-            path = target.folder.attack(name, common["epsilon_text"])
-            file = _stored(path, digest, settings.model_dump(), target.data) or AttackFile(
-                schema=1, attack=name, settings=settings.model_dump(), **common
-            )
-            done = set(file.images)
-            missing = np.array([number for number in numbers if number not in done], dtype=np.int64)
-            for start in range(0, len(missing), size):
-                places = torch.from_numpy(missing[start : start + size]).to(device)
-                flags = robust_flags(
-                    target.model,
-                    as_floats(pixels[places]),
-                    truth[places],
-                    settings,
-                    noise_keys(places),
-                    searches_in_bfloat16(target.model, device),
-                )
-                file.add(
-                    places.tolist(),
-                    flags.robust.tolist(),
-                    flags.seconds,
-                    flags.forwards,
-                    flags.backwards,
-                )
-                write_json(path, file.model_dump(by_alias=True))
-                if start == 0 and not done:
-                    gallery[name] = (places[:GALLERY_IMAGES], flags.images[:GALLERY_IMAGES])
-                shown(name, start + len(places), len(missing), file.accuracy or 0.0)
-                if stop.number is not None:
-                    raise Interrupted(stop.number)
-            summaries[name] = _summary(file, numbers)
-    if gallery:
-        _write_gallery(target, gallery, device)
+            adversarial = None
+            if save_adversarial:
+                path = target.folder.adversarial(name, campaign.common["epsilon_text"])
+                adversarial = AdversarialImages.open(path, name, campaign.common)
+            file = campaign.run(name, stop, shown, gallery, adversarial)
+            summaries[name] = summarise_members(file.members, campaign.numbers.tolist())
+    gallery.write(campaign.labels)
     entry = summarise(
         classes=target.split.classes,
-        labels=labels[numbers].tolist(),
+        labels=target.split.labels[campaign.numbers].tolist(),
         clean=clean,
         attacks=summaries,
-        **common,
+        **campaign.common,
     )
-    stored = _evaluations(target.folder)
+    stored = evaluations(target.folder)
     entry = stored.put(entry)
     write_json(target.folder.evaluation, stored.model_dump(by_alias=True))
     return entry
 
 
-def _stored(path: Path, digest: str, settings: dict[str, Any], data: str) -> AttackFile | None:
-    """What an earlier evaluation left, if it is of the same weights, settings and data."""
-    if not path.exists():
-        return None
-    try:
-        file = AttackFile.model_validate_json(path.read_bytes())
-    except ValidationError as error:
-        raise UserError(f"{path} is damaged: {first_complaint(error)}; remove it") from None
-    same = file.weights_digest == digest and file.settings == settings and file.data == data
-    return file if same and len(file.images) == len(file.robust) else None
-
-
-def _summary(file: AttackFile, numbers: np.ndarray) -> AttackSummary:
-    """The attack's line for these images; its cost is their share of the file's."""
-    flag = dict(zip(file.images, file.robust, strict=True))
-    robust = [flag[int(number)] for number in numbers]
-    share = len(robust) / len(file.images)
-    return AttackSummary(
-        accuracy=sum(robust) / len(robust),
-        interval=wilson_interval(sum(robust), len(robust)),
-        images=len(robust),
-        seconds=file.seconds * share,
-        forwards=round(file.forwards * share),
-        backwards=round(file.backwards * share),
-        robust=robust,
-    )
-
-
-def _evaluations(folder: RunFolder) -> EvaluationFile:
+def evaluations(folder: RunFolder) -> EvaluationFile:
+    """What was evaluated in a folder before."""
     if not folder.evaluation.exists():
         return EvaluationFile(schema=1)
     try:
@@ -216,18 +209,30 @@ def _evaluations(folder: RunFolder) -> EvaluationFile:
         raise UserError(f"{folder.evaluation} is damaged: {complaint}; remove it") from None
 
 
-def _write_gallery(target: Target, gallery: dict[str, Any], device: torch.device) -> None:
-    """A few images before and after each attack, with what the model makes of them."""
-    arrays: dict[str, np.ndarray] = {}
-    pixels, labels = as_tensors(target.split, device)
-    for name, (places, adversarial) in gallery.items():
-        for kind, images in (("clean", as_floats(pixels[places])), ("adversarial", adversarial)):
-            with torch.no_grad():
-                confidence = target.model(images).float().softmax(1)
-            arrays[f"{name}/{kind}"] = images.cpu().numpy()
-            arrays[f"{name}/{kind}_confidence"] = confidence.cpu().numpy()
-        arrays[f"{name}/labels"] = labels[places].cpu().numpy()
-        arrays[f"{name}/numbers"] = places.cpu().numpy()
-    buffer = io.BytesIO()
-    np.savez_compressed(buffer, **arrays)  # type: ignore[arg-type]
-    write_atomic(target.folder.gallery, buffer.getvalue())
+def _stored(path: Path, digest: str, data: str) -> AttackFile | None:
+    """What an earlier evaluation left, if it is of the same weights and data."""
+    if not path.exists():
+        return None
+    try:
+        file = AttackFile.model_validate_json(path.read_bytes())
+    except ValidationError as error:
+        raise UserError(f"{path} is damaged: {first_complaint(error)}; remove it") from None
+    return file if (file.weights_digest, file.data) == (digest, data) else None
+
+
+def _take_over(file: AttackFile, known: AttackFile) -> None:
+    """Copy the flags of a member that another attack has in common, with its share of the cost."""
+    for name, flags in file.members.items():
+        if file.settings[name] != known.settings.get(name):
+            continue
+        theirs, own = known.members[name], set(flags.images)
+        places = [place for place, number in enumerate(theirs.images) if number not in own]
+        share = len(places) / len(theirs.images) if theirs.images else 0.0
+        flags.add(
+            [theirs.images[place] for place in places],
+            [theirs.robust[place] for place in places],
+            [theirs.distances[place] for place in places] if theirs.distances else [],
+            theirs.seconds * share,
+            round(theirs.forwards * share),
+            round(theirs.backwards * share),
+        )

@@ -5,6 +5,7 @@ by an image that lies in the ball and in [0, 1].
 """
 
 import hashlib
+import math
 import time
 from typing import NamedTuple
 
@@ -12,27 +13,33 @@ import torch
 from torch import Tensor, nn
 
 from bilateral.attacks.ball import inside
-from bilateral.attacks.gradient import gradient_attack
-from bilateral.attacks.table import attack_named, attack_names
+from bilateral.attacks.perform import perform
+from bilateral.attacks.settings import AttackSettings, CarliniWagner, DeepFool
+from bilateral.attacks.table import attack_members, attack_names
 from bilateral.attacks.untouched import untouched
-from bilateral.config import GradientAttack, fraction_text
+from bilateral.config import fraction_text
 from bilateral.errors import UserError
 from bilateral.models.network import Network
 from bilateral.randomness import image_keys, purpose_key
-from bilateral.results import AttackSummary, Evaluation, summarise, wilson_interval
+from bilateral.results import Evaluation, MemberFlags, summarise, summarise_members
 from bilateral.runtime import autocast, exact_float32, has_bfloat16, synchronise, versions
 
 _NOISE = 7
 
 
 class Flags(NamedTuple):
-    """Which images stayed right, the images tried on them, and what it cost."""
+    """Which images stayed right, the images tried on them, and what it cost.
+
+    `distances` are the L2 norms of the perturbations that fooled, of minimum-norm attacks alone;
+    infinite where none did.
+    """
 
     robust: Tensor
     images: Tensor
     seconds: float
     forwards: int
     backwards: int
+    distances: Tensor | None = None
 
 
 def searches_in_bfloat16(model: nn.Module, device: torch.device) -> bool:
@@ -60,36 +67,44 @@ def robust_flags(
     model: nn.Module,
     images: Tensor,
     labels: Tensor,
-    settings: GradientAttack,
+    settings: AttackSettings,
     keys: Tensor,
     bfloat16: bool = False,
+    epsilon: float | None = None,
 ) -> Flags:
-    """Attack one batch; only images that are right to begin with are attacked."""
+    """Attack one batch; only images that are right to begin with are attacked.
+
+    `epsilon` is the L-inf budget that counts; an attack that seeks the smallest perturbation has
+    none of its own.
+    """
     started = time.monotonic()
+    minimum_norm = isinstance(settings, CarliniWagner | DeepFool)
+    if epsilon is None:
+        assert not isinstance(settings, CarliniWagner | DeepFool)
+        epsilon = settings.epsilon
     robust = predictions(model, images) == labels
+    distances = torch.where(robust, torch.inf, 0.0)
     forwards, backwards = len(labels), 0
     tried = images.clone()
     todo = robust.nonzero().squeeze(1)
-    for reduced in (True, False) if bfloat16 else (False,):
+    for reduced in (True, False) if bfloat16 and not minimum_norm else (False,):
         if not len(todo):
             break
         clean, truth = images[todo], labels[todo]
         with untouched(model), exact_float32(), autocast(images.device, reduced):
-            reference = None
-            if settings.target != "none" and settings.random_start:
-                with torch.no_grad():
-                    reference = model(clean).float()
-                forwards += len(truth)
-            found = gradient_attack(model, clean, truth, settings, keys[todo], reference)
+            found = perform(model, clean, truth, settings, keys[todo])
         wrong = predictions(model, found.images) != truth
-        broken = wrong & inside(found.images, clean, settings.epsilon)
+        broken = wrong & inside(found.images, clean, epsilon)
         forwards += found.forwards + len(truth)
         backwards += found.backwards
         tried[todo], robust[todo] = found.images, ~broken
+        lengths = (found.images - clean).flatten(1).norm(dim=1)
+        distances[todo] = torch.where(wrong, lengths, torch.inf)
         # An image that fooled in bfloat16 alone left the search too early: search on in float32.
-        todo = todo[found.fooled & ~broken]
+        todo = todo[found.fooled & ~wrong]
     synchronise(images.device)
-    return Flags(robust, tried, time.monotonic() - started, forwards, backwards)
+    seconds = time.monotonic() - started
+    return Flags(robust, tried, seconds, forwards, backwards, distances if minimum_norm else None)
 
 
 def check_inputs(model: nn.Module, images: Tensor, labels: Tensor) -> int:
@@ -130,7 +145,7 @@ def evaluate(
     model: nn.Module,
     images: Tensor,
     labels: Tensor,
-    attacks: str = "fgsm,pgd20,pgd20-cw",
+    attacks: str = "autoattack",
     epsilon: float = 8 / 255,
     batch_size: int = 250,
     seed: int = 0,
@@ -140,48 +155,58 @@ def evaluate(
     `attacks` is a comma-separated list of names; the result has accuracies with intervals, the
     worst case over all attacks, and for each attack a flag per image (`.attacks[name].robust`).
     """
-    names = attack_names(attacks)
     if len(images) != len(labels):
         raise UserError(f"{len(images)} images but {len(labels)} labels")
     classes = check_inputs(model, images, labels)
     device = next(iter(model.parameters()), images).device
-    keys = noise_keys(torch.arange(len(labels)), seed)
-    clean: list[bool] = []
-    for start in range(0, len(labels), batch_size):
-        part = predictions(model, images[start : start + batch_size].to(device))
-        clean += (part.cpu() == labels[start : start + batch_size].cpu()).tolist()
-    summaries = {}
-    for name in names:
-        settings = attack_named(name, epsilon)
-        flags = [
-            robust_flags(
-                model,
-                images[start : start + batch_size].to(device),
-                labels[start : start + batch_size].to(device),
-                settings,
-                keys[start : start + batch_size].to(device),
-                searches_in_bfloat16(model, device),
-            )
+    images, labels = images.to(device), labels.to(device)
+    keys = noise_keys(torch.arange(len(labels), device=device), seed)
+    reduced = searches_in_bfloat16(model, device)
+    right = torch.cat(
+        [
+            predictions(model, images[start : start + batch_size])
             for start in range(0, len(labels), batch_size)
         ]
-        robust = [bool(flag) for batch in flags for flag in batch.robust.tolist()]
-        summaries[name] = AttackSummary(
-            accuracy=sum(robust) / len(robust),
-            interval=wilson_interval(sum(robust), len(robust)),
-            images=len(robust),
-            seconds=sum(batch.seconds for batch in flags),
-            forwards=sum(batch.forwards for batch in flags),
-            backwards=sum(batch.backwards for batch in flags),
-            robust=robust,
-        )
+    ).eq(labels)
+    summaries = {}
+    for name in attack_names(attacks):
+        members, flags = attack_members(name, epsilon), {}
+        left = torch.arange(len(labels), device=device)
+        for member, settings in members.items():
+            flags[member] = MemberFlags()
+            survivors = []
+            for start in range(0, len(left), batch_size):
+                part = left[start : start + batch_size]
+                found = robust_flags(
+                    model, images[part], labels[part], settings, keys[part], reduced, epsilon
+                )
+                add_flags(flags[member], part, found)
+                survivors.append(part[found.robust])
+            left = torch.cat(survivors) if survivors else left
+        summaries[name] = summarise_members(flags, range(len(labels)))
     return summarise(
         epsilon=epsilon,
         epsilon_text=fraction_text(epsilon),
         data="memory",
         classes=[str(number) for number in range(classes)],
         labels=labels.tolist(),
-        clean=clean,
+        clean=right.tolist(),
         attacks=summaries,
         weights_digest=weights_digest(model),
         versions=versions(device),
+    )
+
+
+def add_flags(flags: MemberFlags, numbers: Tensor, found: Flags) -> None:
+    """Take a batch's flags into a member's record."""
+    distances: list[float | None] = []
+    if found.distances is not None:
+        distances = [None if math.isinf(value) else value for value in found.distances.tolist()]
+    flags.add(
+        numbers.tolist(),
+        found.robust.tolist(),
+        distances,
+        found.seconds,
+        found.forwards,
+        found.backwards,
     )

@@ -12,7 +12,7 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
-from bilateral.attacks.gradient import gradient_attack
+from bilateral.attacks.perform import perform
 from bilateral.attacks.table import attack_named
 from bilateral.attacks.untouched import untouched
 from bilateral.config import Run
@@ -239,7 +239,7 @@ class Trainer:
             readings = {"clean": float(right.float().mean())}
             for name in ("fgsm", "pgd10"):
                 settings = attack_named(name, self.run.adversary.epsilon)
-                fooled = gradient_attack(model, images, labels, settings, keys).fooled
+                fooled = perform(model, images, labels, settings, keys).fooled
                 readings[name] = float((right & ~fooled).float().mean())
         return readings
 

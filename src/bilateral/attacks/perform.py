@@ -1,0 +1,83 @@
+"""Settings applied to (model, images, labels): the one place that knows which function is whose."""
+
+import torch
+from torch import Tensor, nn
+
+from bilateral.attacks.apgd import apgd
+from bilateral.attacks.fab import fab
+from bilateral.attacks.gradient import gradient_attack
+from bilateral.attacks.minimum_norm import cw_l2, deepfool_l2
+from bilateral.attacks.outcome import Attacked
+from bilateral.attacks.settings import (
+    APGD,
+    FAB,
+    SPSA,
+    AttackSettings,
+    CarliniWagner,
+    DeepFool,
+    OwnAttack,
+    Square,
+)
+from bilateral.attacks.spsa import spsa
+from bilateral.attacks.square import square
+from bilateral.config import GradientAttack
+from bilateral.errors import UserError
+from bilateral.models.external import load_function
+
+
+def perform(
+    model: nn.Module, images: Tensor, labels: Tensor, settings: AttackSettings, keys: Tensor
+) -> Attacked:
+    """Run an attack; the caller has put the model into eval mode and chosen the precision."""
+    match settings:
+        case GradientAttack():
+            return _gradient(model, images, labels, settings, keys)
+        case APGD():
+            return apgd(model, images, labels, settings, keys)
+        case Square():
+            return square(model, images, labels, settings, keys)
+        case FAB():
+            return fab(model, images, labels, settings, keys)
+        case SPSA():
+            return spsa(model, images, labels, settings, keys)
+        case CarliniWagner():
+            found = cw_l2(model, images, labels, settings, keys)
+        case DeepFool():
+            found = deepfool_l2(model, images, labels, settings, keys)
+        case OwnAttack():
+            return _own(model, images, labels, settings)
+    return Attacked(found.images, found.found, found.forwards, found.backwards)
+
+
+def _gradient(
+    model: nn.Module, images: Tensor, labels: Tensor, settings: GradientAttack, keys: Tensor
+) -> Attacked:
+    """The gradient loop, its targets chosen at the clean image."""
+    if settings.target == "none" or not settings.random_start:
+        return gradient_attack(model, images, labels, settings, keys)
+    with torch.no_grad():
+        reference = model(images).float()
+    found = gradient_attack(model, images, labels, settings, keys, reference)
+    return found._replace(forwards=found.forwards + len(labels))
+
+
+def _own(model: nn.Module, images: Tensor, labels: Tensor, settings: OwnAttack) -> Attacked:
+    """Somebody's own attack; what it costs is counted by the model's calls."""
+    passed = 0
+
+    def count(module: nn.Module, inputs: tuple[Tensor, ...], output: Tensor) -> None:
+        nonlocal passed
+        passed += len(output)
+
+    hook = model.register_forward_hook(count)
+    try:
+        tried = load_function(settings.target)(model, images.clone(), labels, settings.epsilon)
+    finally:
+        hook.remove()
+    if not isinstance(tried, Tensor) or tried.shape != images.shape:
+        shape = tuple(tried.shape) if isinstance(tried, Tensor) else type(tried).__name__
+        raise UserError(f"{settings.target} returned {shape}, not images of {tuple(images.shape)}")
+    tried = tried.detach().to(images)
+    with torch.no_grad():
+        fooled = model(tried).argmax(1) != labels
+    return Attacked(tried, fooled, passed + len(labels), 0)

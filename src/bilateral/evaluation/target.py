@@ -1,0 +1,74 @@
+"""What is evaluated: a run folder's model, or what somebody's own function returns."""
+
+from dataclasses import dataclass
+from pathlib import Path
+
+import torch
+from torch import nn
+
+from bilateral.config import Run
+from bilateral.data.datasets import Split, load
+from bilateral.errors import UserError
+from bilateral.models import build_model
+from bilateral.runs import RunFolder
+from bilateral.runtime import place
+from bilateral.weights import read_about, read_weights
+
+
+@dataclass(frozen=True)
+class Target:
+    """A model to evaluate, on what, and where its results go."""
+
+    name: str
+    model: nn.Module
+    folder: RunFolder
+    data: str
+    split: Split
+
+    @property
+    def epsilon(self) -> float:
+        """The budget that this data set is usually attacked with."""
+        return 40 / 255 if self.data == "digits" else 8 / 255
+
+
+def find_target(
+    name: str, data: str | None, image_size: int | None, out: str | None, device: torch.device
+) -> Target:
+    """A run folder's model, or what file.py:function or package.module:function returns.
+
+    The model is on the device but in the mode it came in: a model in train mode is worth a word.
+    """
+    if Path(name).is_dir():
+        folder = RunFolder(Path(name))
+        run, model = trained_model(folder, device)
+        chosen = data or run.data.name
+        split = load(chosen, "test", image_size=image_size or run.image_size, seed=run.seed)
+        results = RunFolder(Path(out)) if out else folder
+        return Target(name, model, results, chosen, split)
+    if ":" not in name:
+        raise UserError(f"no run folder at {name} (file.py:function names a model of your own)")
+    if data is None:
+        raise UserError(f"{name} needs --data: a data set's name or folder:PATH")
+    split = load(data, "test", image_size=image_size)
+    height, width, channels = split.pixels.shape[1:]
+    model = build_model(name, len(split.classes), channels, (height, width))
+    results = RunFolder(Path(out) if out else Path("evaluations") / short_name(name))
+    return Target(name, place(model, device), results, data, split)
+
+
+def short_name(target: str) -> str:
+    """A target as a file name."""
+    return "".join(letter if letter.isalnum() else "-" for letter in target).strip("-")
+
+
+def trained_model(folder: RunFolder, device: torch.device) -> tuple[Run, nn.Module]:
+    """The model that a finished run left, in eval mode."""
+    run = folder.read_run()
+    if not folder.weights.exists():
+        raise UserError(f"{folder.path} has no model yet: train it to the end first")
+    about = read_about(folder.weights)
+    model = build_model(
+        run.model, len(about["classes"]), about["channels"], tuple(about["image_size"])
+    )
+    read_weights(folder.weights, model)
+    return run, place(model, device).eval()
