@@ -7,6 +7,8 @@ from pathlib import Path
 
 import pytest
 
+from bilateral.cli import COMMANDS
+
 SOURCE = Path(__file__).parents[1] / "src" / "bilateral"
 
 # A module may import from its own layer and from lower ones.
@@ -17,12 +19,23 @@ LAYERS = [
     ["method"],
     ["training", "evaluation"],
     ["paper"],
+    ["commands"],
     ["cli", "__main__", "__init__"],
 ]
 LEVEL = {name: level for level, names in enumerate(LAYERS) for name in names}
 # `attacks.table` and `paper.recipes` are values that `list` shows at once.
 TORCH_FREE = ["cli", "errors", "config", "results", "tables", "arguments", "runs"]
-TORCH_FREE += ["attacks.table", "paper.recipes", "models", "data.datasets", "data.actions"]
+TORCH_FREE += ["attacks.table", "paper.recipes", "models", "data.datasets"]
+TORCH_FREE += [f"commands.{name}" for name in COMMANDS]
+    "attacks.table",
+    "paper.recipes",
+    "models",
+    "data.datasets",
+    "commands.data",
+    "commands.train",
+    "commands.evaluate",
+    "commands.demo",
+]
 
 
 def modules():

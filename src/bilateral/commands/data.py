@@ -1,17 +1,32 @@
-"""What `bilateral data` does: list, fetch, check."""
+"""`bilateral data`: list, fetch and check data sets."""
 
-import json as json_module
 import sys
+from collections.abc import Callable, Sequence
 from pathlib import Path
-from typing import Annotated
+from typing import Annotated, Any
 
 import tyro
 from rich.console import Console
 from rich.progress import DownloadColumn, Progress, TransferSpeedColumn
 
+from bilateral.arguments import call
+from bilateral.commands.printing import print_json
 from bilateral.data.datasets import DATASETS
 from bilateral.data.sources import cache_folder, check, fetch
-from bilateral.errors import UserError
+from bilateral.errors import UserError, unknown
+
+
+def command(words: Sequence[str]) -> None:
+    """`bilateral data list / fetch NAME / check NAME`."""
+    if not words or words[0] in ("-h", "--help"):
+        print(
+            "usage: bilateral data list | fetch NAME [--source PATH] | check NAME\n\n"
+            "Where data sets come from, and whether what is on disk is whole."
+        )
+        return
+    if words[0] not in ACTIONS:
+        raise unknown("data action", words[0], ACTIONS)
+    call(ACTIONS[words[0]], words[1:], f"bilateral data {words[0]}")
 
 
 def list_data(json: bool = False) -> None:
@@ -29,7 +44,7 @@ def list_data(json: bool = False) -> None:
         for name, entry in DATASETS.items()
     ]
     if json:
-        print(json_module.dumps(rows, indent=1))
+        print_json(rows)
         return
     for row in rows:
         print(f"{row['name']:<10} {'on disk' if row['on_disk'] else 'absent':<8} {row['summary']}")
@@ -61,7 +76,10 @@ def fetch_data(
             bar.update(task, completed=done, total=total, visible=True)
 
         where = fetch(name, Path(source) if source else None, progress, console.print)
-    print(json_module.dumps({"name": name, "folder": str(where)}) if json else f"{name}: {where}")
+    if json:
+        print_json({"name": name, "folder": str(where)})
+    else:
+        print(f"{name}: {where}")
 
 
 def check_data(name: Annotated[str, tyro.conf.Positional], /, json: bool = False) -> None:
@@ -74,9 +92,16 @@ def check_data(name: Annotated[str, tyro.conf.Positional], /, json: bool = False
     findings = check(name)
     if json:
         rows = [{"file": str(f.file), "ok": f.ok, "message": f.message} for f in findings]
-        print(json_module.dumps(rows, indent=1))
+        print_json(rows)
     else:
         for finding in findings:
             print(f"{'ok ' if finding.ok else 'BAD'}  {finding.file}  {finding.message}")
     if bad := [finding for finding in findings if not finding.ok]:
         raise UserError(f"{name} is not whole: {bad[0].file} {bad[0].message}")
+
+
+ACTIONS: dict[str, Callable[..., Any]] = {
+    "list": list_data,
+    "fetch": fetch_data,
+    "check": check_data,
+}

@@ -1,0 +1,78 @@
+"""`bilateral train`: a recipe, or the run of a config.json, into a run folder."""
+
+import json
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Annotated, Any
+
+import tyro
+
+from bilateral.arguments import parse, wants_help
+from bilateral.commands.printing import print_json
+from bilateral.config import Run, Settings, run_from_json
+from bilateral.errors import UserError
+from bilateral.paper.recipes import RECIPES, recipe_named
+
+
+def command(words: Sequence[str]) -> None:
+    """`bilateral train RECIPE`: the recipe decides the defaults of all other options."""
+    recipe = words[0] if words and not words[0].startswith("-") else None
+    if recipe is None and not wants_help(words):
+        raise UserError("train needs a recipe: `bilateral list recipes` shows them")
+    if recipe is not None and recipe.endswith(".json"):
+        path = Path(recipe)
+        if not path.is_file():
+            raise UserError(f"no configuration at {recipe}")
+        default = run_from_json(path.read_bytes(), recipe)
+    else:
+        default = recipe_named(recipe or "cifar10-r-mc-la")
+
+    class Options(Settings):
+        """Train a recipe, or the run of a config.json, into <out>/<name>/seed<k>/.
+
+        An interrupted run goes on by the same command. The options below default to the recipe's.
+        """
+
+        run: Annotated[Run, tyro.conf.arg(name="")]
+        out: str = "runs"
+        name: str | None = None
+        device: str | None = None
+        quiet: bool = False
+        json_: Annotated[bool, tyro.conf.arg(name="json")] = False
+
+    rest = words[1:] if recipe is not None else words
+    prog = f"bilateral train {recipe or 'RECIPE'}"
+    given = parse(Options, rest, prog, default=Options(run=default))
+    name = given.name or _run_name(given.run, default)
+    result = train_run(given.run, Path(given.out) / name, given.device, given.quiet)
+    if given.json_:
+        print_json(result)
+    else:
+        said = "trained" if result["trained"] else "already finished: nothing was changed"
+        print(f"{result['folder']}  {said}")
+
+
+def _run_name(run: Run, default: Run) -> str:
+    """The recipe's name, with the model's appended when another model is trained."""
+    usual = RECIPES[run.recipe].run.model if run.recipe in RECIPES else default.model
+    if run.model == usual:
+        return run.recipe
+    model = "".join(letter if letter.isalnum() else "-" for letter in run.model).strip("-")
+    return f"{run.recipe}-{model}"
+
+
+def train_run(run: Run, out: Path, device: str | None, quiet: bool) -> dict[str, Any]:
+    """Train into `<out>/seed<k>/` and say what is there now."""
+    from bilateral.data.datasets import load
+    from bilateral.runs import RunFolder
+    from bilateral.runtime import choose_device, limit_threads
+    from bilateral.training.progress import TrainingProgress
+    from bilateral.training.trainer import train
+
+    folder = RunFolder(out / f"seed{run.seed}")
+    place = choose_device(device)
+    split = load(run.data.name, "train", image_size=run.image_size, seed=run.seed)
+    limit_threads(place, split.pixels[0].size)
+    trained = train(run, folder, split, place, TrainingProgress(quiet))
+    last = json.loads(folder.log.read_text().splitlines()[-1])
+    return {"folder": str(folder.path), "trained": trained, "last_epoch": last}
