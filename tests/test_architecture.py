@@ -27,15 +27,6 @@ LEVEL = {name: level for level, names in enumerate(LAYERS) for name in names}
 TORCH_FREE = ["cli", "errors", "config", "results", "tables", "arguments", "runs"]
 TORCH_FREE += ["attacks.table", "paper.recipes", "models", "data.datasets"]
 TORCH_FREE += [f"commands.{name}" for name in COMMANDS]
-    "attacks.table",
-    "paper.recipes",
-    "models",
-    "data.datasets",
-    "commands.data",
-    "commands.train",
-    "commands.evaluate",
-    "commands.demo",
-]
 
 
 def modules():
