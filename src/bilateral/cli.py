@@ -67,6 +67,7 @@ COMMANDS = {
     "demo": "train and attack two small models on the digits, in about a minute",
     "train": "train a recipe, on your own model and data if you like",
     "evaluate": "attack a trained model",
+    "bench": "time attacks beside the peers'",
     "list": "recipes, models, datasets, attacks",
     "data": "list, fetch and check data sets",
 }

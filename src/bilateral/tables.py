@@ -3,7 +3,7 @@
 import csv
 import io
 from collections.abc import Mapping, Sequence
-from typing import Literal
+from typing import Any, Literal
 
 from bilateral.results import Evaluation, Interval
 
@@ -52,6 +52,23 @@ def comparison_table(entries: Mapping[str, Evaluation]) -> Table:
         for name, entry in entries.items()
     ]
     return head, rows
+
+
+def bench_table(rows: Mapping[str, Mapping[str, Any]]) -> Table:
+    """Our time beside a peer's: a row an attack."""
+    head = ["attack", "seconds", "accuracy (%)", "peer", "seconds", "accuracy (%)", "ratio"]
+    return head, [
+        [
+            name,
+            f"{row['seconds']:.1f}",
+            percent(row["accuracy"]),
+            row["peer"],
+            f"{row['peer_seconds']:.1f}",
+            percent(row["peer_accuracy"]),
+            f"{row['ratio']:.2f}",
+        ]
+        for name, row in rows.items()
+    ]
 
 
 def render(table: Table, format: Format = "text") -> str:

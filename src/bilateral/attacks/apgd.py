@@ -20,7 +20,7 @@ MOMENTUM = 0.75
 """Weight of the new step against the last move, the paper's alpha."""
 RISING_SHARE = 0.75
 """Below this share of rising steps since the last checkpoint the step halves, the paper's rho."""
-_START = 300
+_START = 300  # the first of the numbers from which starts derive their keys
 
 
 def checkpoints(steps: int) -> list[int]:

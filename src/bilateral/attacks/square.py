@@ -16,7 +16,7 @@ from bilateral.randomness import derive, fresh_keys, integers, uniform
 
 HALVINGS = (10, 50, 200, 500, 1000, 2000, 4000, 6000, 8000)
 """The queries, out of ten thousand, after which the squares' share of the pixels halves."""
-_START = 400
+_START = 400  # the first of the numbers from which searches derive their keys
 
 
 def square(

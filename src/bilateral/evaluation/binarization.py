@@ -22,8 +22,8 @@ INNER_SHARE = 0.95
 """The noise of the first class fills this share of the ball."""
 CLOSENESS = 0.9
 """How far the boundary lies from the first class's extreme (0) towards the known corner (1)."""
-RIDGE = 0.01
-"""What is added to the features' variances, as a share of their mean."""
+RIDGE = 1.0
+"""What is added to the features' variances, as a multiple of their mean."""
 _INNER, _CORNER, _GUESSES = 500, 501, 502
 
 Attack = Callable[[nn.Module, Tensor, Tensor, float], Tensor]

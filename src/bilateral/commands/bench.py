@@ -1,0 +1,83 @@
+"""`bilateral bench`: throughput on this machine."""
+
+from collections.abc import Sequence
+from typing import Annotated
+
+import tyro
+
+from bilateral.arguments import budget, call
+from bilateral.attacks.table import ENSEMBLES
+from bilateral.commands.printing import print_json
+from bilateral.errors import UserError, unknown
+from bilateral.tables import Format, bench_table, render
+
+
+def command(words: Sequence[str]) -> None:
+    """`bilateral bench evaluate TARGET`."""
+    kinds = ("evaluate",)
+    if not words or words[0] in ("-h", "--help"):
+        print("usage: bilateral bench evaluate TARGET\n\nThroughput here, beside the peers'.")
+        return
+    if words[0] not in kinds:
+        raise unknown("benchmark", words[0], kinds)
+    call(evaluate, words[1:], "bilateral bench evaluate")
+
+
+def evaluate(
+    target: Annotated[str, tyro.conf.Positional],
+    /,
+    attacks: str = "pgd20,apgd,autoattack",
+    images: int | None = 1000,
+    epsilon: str | None = None,
+    batch_size: int | None = None,
+    peer_batch_sizes: tuple[int, ...] = (250, 500, 1000),
+    data: str | None = None,
+    device: str | None = None,
+    quiet: bool = False,
+    json: bool = False,
+    format: Format = "text",
+) -> None:
+    """Time attacks beside pyautoattack's and foolbox's on the same model and images.
+
+    Args:
+        target: as for `bilateral evaluate`.
+        attacks: pgdK (against foolbox), apgd or autoattack (against pyautoattack).
+        images: a seeded, class-balanced subset of so many test images.
+        epsilon: L-inf budget; 8/255 by default, 40/255 on the digits.
+        batch_size: images that we attack together.
+        peer_batch_sizes: the peer runs at each of these; its best counts.
+        data: a data set's name or folder:PATH; the run's own by default.
+        device: the GPU if there is one.
+        quiet: no progress.
+        json: print everything as JSON.
+        format: how the table is printed.
+    """
+    names = [name.strip() for name in attacks.split(",")]
+    for name in names:
+        if name not in ENSEMBLES and not (name.startswith("pgd") and name[3:].isdigit()):
+            raise UserError(f"no peer for '{name}': bench knows pgdK, {', '.join(ENSEMBLES)}")
+    size = budget("--epsilon", epsilon)
+    from rich.console import Console
+
+    from bilateral.evaluation.bench import bench_evaluate
+    from bilateral.evaluation.target import find_target
+    from bilateral.runtime import choose_device, limit_threads
+
+    console = Console(stderr=True, quiet=quiet, highlight=False, soft_wrap=True)
+    place = choose_device(device)
+    found = find_target(target, data, None, None, place)
+    limit_threads(place, found.split.pixels[0].size)
+    result = bench_evaluate(
+        found,
+        names,
+        size or found.epsilon,
+        images,
+        place,
+        batch_size,
+        peer_batch_sizes,
+        console.print,
+    )
+    if json:
+        print_json(result)
+    else:
+        print(render(bench_table(result["attacks"]), format))

@@ -1,0 +1,85 @@
+"""The same attacks by other people's code, for comparison: pyautoattack and foolbox.
+
+Neither is needed to evaluate; `pip install bilateral[peers]` brings both.
+"""
+
+import time
+from importlib import import_module
+from typing import Any, NamedTuple
+
+import torch
+from torch import Tensor, nn
+
+from bilateral.attacks.untouched import untouched
+from bilateral.errors import UserError
+from bilateral.evaluation.robustness import predictions
+from bilateral.runtime import exact_float32, synchronise
+
+
+class PeerResult(NamedTuple):
+    """Which images a peer's attack left right, re-checked in float32, and its time."""
+
+    robust: Tensor
+    seconds: float
+    batch_size: int
+
+
+def _peer(name: str) -> Any:
+    try:
+        return import_module(name)
+    except ImportError:
+        raise UserError(f"{name} is not installed: pip install bilateral[peers]") from None
+
+
+def peer_autoattack(
+    model: nn.Module,
+    images: Tensor,
+    labels: Tensor,
+    epsilon: float,
+    batch_size: int,
+    attacks: tuple[str, ...] = ("apgd-ce", "apgd-t", "fab-t", "square"),
+) -> PeerResult:
+    """pyautoattack's ensemble of these members, in float32 as it comes."""
+    package = _peer("pyautoattack")
+    with untouched(model), exact_float32():
+        runner = package.AutoAttack(
+            model,
+            attacks=list(attacks),
+            device=images.device,
+            eps=epsilon,
+            norm="Linf",
+            seed=0,
+            version="custom",
+        )
+        synchronise(images.device)
+        started = time.monotonic()
+        tried = runner.run_standard_evaluation(images, labels, batch_size=batch_size)
+        synchronise(images.device)
+        seconds = time.monotonic() - started
+    tried = tried if isinstance(tried, Tensor) else tried[0]
+    return PeerResult(_right(model, tried.to(images), labels, batch_size), seconds, batch_size)
+
+
+def peer_pgd(
+    model: nn.Module, images: Tensor, labels: Tensor, epsilon: float, batch_size: int, steps: int
+) -> PeerResult:
+    """foolbox's PGD: cross-entropy, random start, steps of a quarter of the budget."""
+    foolbox = _peer("foolbox")
+    attack = foolbox.attacks.LinfPGD(abs_stepsize=epsilon / 4, steps=steps, random_start=True)
+    tried = []
+    with untouched(model), exact_float32():
+        wrapped = foolbox.PyTorchModel(model, bounds=(0, 1), device=images.device)
+        synchronise(images.device)
+        started = time.monotonic()
+        for start in range(0, len(labels), batch_size):
+            part = slice(start, start + batch_size)
+            tried.append(attack(wrapped, images[part], labels[part], epsilons=epsilon)[1])
+        synchronise(images.device)
+        seconds = time.monotonic() - started
+    return PeerResult(_right(model, torch.cat(tried), labels, batch_size), seconds, batch_size)
+
+
+def _right(model: nn.Module, images: Tensor, labels: Tensor, batch_size: int) -> Tensor:
+    parts = range(0, len(labels), batch_size)
+    found = [predictions(model, images[start : start + batch_size]) for start in parts]
+    return torch.cat(found) == labels

@@ -1,0 +1,132 @@
+"""The model under examination with its images, and what several checks ask of it."""
+
+from collections.abc import Callable
+from dataclasses import dataclass
+from functools import cached_property
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+
+from bilateral.attacks.settings import APGD, AttackSettings
+from bilateral.attacks.untouched import untouched
+from bilateral.config import GradientAttack
+from bilateral.evaluation.diagnosis import Effort
+from bilateral.evaluation.robustness import robust_flags, searches_in_bfloat16
+from bilateral.runtime import exact_float32
+
+Loss = Callable[[Tensor, Tensor], Tensor]
+"""(logits, classes) -> a number for each image."""
+
+
+class ZeroGradients(nn.Module):
+    """A model that autograd cannot pass, as one whose gradients are zero, so that attacks run."""
+
+    def __init__(self, model: nn.Module) -> None:
+        super().__init__()
+        self.model = model
+
+    def forward(self, images: Tensor) -> Tensor:
+        """The model's own outputs."""
+        outputs: Tensor = self.model(images.detach())
+        return outputs + 0.0 * images.flatten(1).sum(1, keepdim=True)
+
+
+def why_no_gradient(model: nn.Module, images: Tensor) -> str | None:
+    """Autograd's complaint about the model, if it has one."""
+    with untouched(model), torch.enable_grad():
+        images = images.detach().clone().requires_grad_()
+        try:
+            torch.autograd.grad(model(images).float().sum(), images)
+        except RuntimeError as error:
+            return str(error).splitlines()[0]
+    return None
+
+
+@dataclass
+class Subject:
+    """A model, images and a budget; flags and gradients in batches, the common ones kept."""
+
+    model: nn.Module
+    images: Tensor
+    labels: Tensor
+    epsilon: float
+    keys: Tensor
+    batch_size: int
+    effort: Effort
+
+    def logits(self, images: Tensor) -> Tensor:
+        """The float32 outputs, in eval mode."""
+        with untouched(self.model), torch.no_grad(), exact_float32():
+            return torch.cat([self.model(part).float() for part in images.split(self.batch_size)])
+
+    def is_right(self, images: Tensor) -> Tensor:
+        """Which images the model classifies right."""
+        return self.logits(images).argmax(1) == self.labels
+
+    def gradients(self, images: Tensor, loss: Loss, classes: Tensor | None = None) -> Tensor:
+        """The gradient of each image's loss, a function of the logits and labels (or classes)."""
+        gradients = []
+        classes = self.labels if classes is None else classes
+        with untouched(self.model), exact_float32(), torch.enable_grad():
+            for part, those in zip(
+                images.split(self.batch_size), classes.split(self.batch_size), strict=True
+            ):
+                inputs = part.detach().clone().requires_grad_()
+                total = loss(self.model(inputs).float(), those).sum()
+                gradients.append(torch.autograd.grad(total, inputs)[0])
+        return torch.cat(gradients)
+
+    def survivors(self, settings: AttackSettings, among: Tensor | None = None) -> Tensor:
+        """Which of the images, or of those among them, an attack leaves right."""
+        left = (self.right if among is None else among).nonzero().squeeze(1)
+        reduced = searches_in_bfloat16(self.model, self.images.device)
+        result = torch.zeros_like(self.right)
+        for part in left.split(self.batch_size):
+            result[part] = robust_flags(
+                self.model, self.images[part], self.labels[part], settings, self.keys[part], reduced
+            ).robust
+        return result
+
+    def pgd_settings(self, **fields: Any) -> GradientAttack:
+        """PGD on cross-entropy from a random start, or a variant of it."""
+        epsilon = fields.get("epsilon", self.epsilon)
+        usual = {
+            "epsilon": epsilon,
+            "steps": self.effort.steps,
+            "step_size": epsilon / 4,
+            "clip_start": True,
+        }
+        return GradientAttack.model_validate({**usual, **fields})
+
+    @cached_property
+    def clean_logits(self) -> Tensor:
+        """The outputs on the clean images."""
+        return self.logits(self.images)
+
+    @cached_property
+    def right(self) -> Tensor:
+        """Which clean images are right."""
+        return self.clean_logits.argmax(1) == self.labels
+
+    @cached_property
+    def pgd(self) -> Tensor:
+        """Which images PGD leaves right."""
+        return self.survivors(self.pgd_settings())
+
+    @cached_property
+    def apgd(self) -> Tensor:
+        """Which images APGD-CE and then APGD-T leave right."""
+        steps = self.effort.apgd_steps
+        left = self.survivors(APGD(epsilon=self.epsilon, steps=steps))
+        return self.survivors(APGD(epsilon=self.epsilon, steps=steps, loss="dlr-targeted"), left)
+
+    @cached_property
+    def white_box(self) -> Tensor:
+        """Which images PGD and APGD both leave right."""
+        return self.pgd & self.apgd
+
+
+def share(flags: Tensor) -> float:
+    """The share of images that are flagged."""
+    return float(flags.float().mean()) if len(flags) else 0.0
