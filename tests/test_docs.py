@@ -100,8 +100,8 @@ def test_the_readme_example_runs() -> None:
     exec(code, names)
     assert names["loss"].requires_grad and names["loss"].isfinite()
     assert (names["adversarial"] - names["images"]).abs().max() <= 8 / 255 + 1e-6
-    assert set(names["result"].attacks) == {"fgsm", "pgd20"}
-    assert len(names["result"].attacks["pgd20"].robust) == len(names["images"])
+    assert set(names["result"].attacks) == {"pgd20", "autoattack"}
+    assert len(names["result"].attacks["autoattack"].robust) == len(names["images"])
 
 
 def test_the_snippets_of_extending_run(
@@ -123,8 +123,8 @@ def test_the_snippets_of_extending_run(
     assert "('cat', 'dog', 'owl') (24, 16, 16, 3)" in capsys.readouterr().out
     assert set(names["result"].attacks) == {"fgsm", "pgd10-cw"}
     assert (tmp_path / "runs/digits-two-steps/seed0/model.safetensors").exists()
-    words = "evaluate own.py:build --data folder:pictures --image-size 16 --attacks fgsm --quiet"
-    exit_code, _, error = said([*words.split(), "--device", "cpu"])
+    words = "evaluate own.py:build --data folder:pictures --image-size 16 --quiet"
+    exit_code, _, error = said([*words.split(), "--attacks", "noise.py:corners", "--device", "cpu"])
     assert exit_code == 0, error
 
 
@@ -147,7 +147,7 @@ def test_the_documents_show_commands() -> None:
 def test_commands_that_are_shown_exist(document: str, words: list[str]) -> None:
     assert words[0] in COMMANDS, document
     named = [words[0]]
-    if words[0] in ("list", "data"):
+    if words[0] in ("bench", "data", "list"):
         named.append(words[1])
     elif words[0] == "train" and not words[1].endswith(".json"):
         if f"$ bilateral {' '.join(words)}\nbilateral: " in README.read_text():
@@ -270,6 +270,8 @@ def test_links_lead_somewhere() -> None:
         for target in re.findall(r"\]\(([^)#]+)\)", path.read_text()):
             if not target.startswith("https://"):
                 assert (path.parent / target).exists(), f"{path.name}: {target}"
+        for target in re.findall(r"`((?:src|tests|docs|results)/[\w./]+)`", path.read_text()):
+            assert (ROOT / target).exists(), f"{path.name}: {target}"
 
 
 def test_changelog_and_citation_have_the_version() -> None:

@@ -67,6 +67,8 @@ COMMANDS = {
     "demo": "train and attack two small models on the digits, in about a minute",
     "train": "train a recipe, on your own model and data if you like",
     "evaluate": "attack a trained model",
+    "verify": "re-check kept adversarial images against a model, in float32",
+    "transfer": "black-box transfer: images made on some models, shown to others",
     "bench": "time attacks beside the peers'",
     "list": "recipes, models, datasets, attacks",
     "data": "list, fetch and check data sets",

@@ -121,7 +121,11 @@ class Campaign:
             flags = file.members[member]
             known = dict(zip(flags.images, flags.robust, strict=True))
             if adversarial is not None:  # an image whose perturbation was not kept is done again
-                known = {number: flag for number, flag in known.items() if number in adversarial}
+                known = {
+                    number: flag
+                    for number, flag in known.items()
+                    if adversarial.shows(number, flag, member)
+                }
                 flags.keep(known)
             todo = np.array([number for number in left if number not in known], dtype=np.int64)
             for start in range(0, len(todo), self.batch_size):
@@ -139,7 +143,7 @@ class Campaign:
                 add_flags(flags, part, found)
                 gallery.offer(name, part, images, found.images)
                 if adversarial is not None:
-                    adversarial.put(part, found.images)
+                    adversarial.put(part, found.images, member)
                     adversarial.write()
                 file.compile()
                 write_json(path, file.model_dump(by_alias=True))

@@ -2,7 +2,9 @@
 
 import io
 import json
+import struct
 import zipfile
+import zlib
 from pathlib import Path
 from typing import Any, Self
 
@@ -15,6 +17,11 @@ from bilateral.evaluation.target import Target
 from bilateral.runs import write_atomic
 
 GALLERY_IMAGES = 24
+_DAMAGE = (
+    *(OSError, ValueError, TypeError, KeyError, EOFError, MemoryError, NotImplementedError),
+    *(zipfile.BadZipFile, zlib.error, struct.error),
+)
+"""What numpy and zipfile raise where bytes of an npz file are not what they were."""
 
 
 def write_arrays(path: Path, arrays: dict[str, np.ndarray]) -> None:
@@ -29,7 +36,7 @@ def read_arrays(path: Path) -> dict[str, np.ndarray]:
     try:
         with np.load(path, allow_pickle=False) as file:
             return {name: file[name] for name in file.files}
-    except (OSError, ValueError, zipfile.BadZipFile, EOFError, KeyError) as error:
+    except _DAMAGE as error:
         raise UserError(f"{path} is damaged: not an npz file ({error})") from None
 
 
@@ -68,20 +75,24 @@ class Gallery:
 
 
 class AdversarialImages:
-    """All adversarial images of an attack by their numbers, for `bilateral verify`."""
+    """All adversarial images of an attack by their numbers, for `bilateral verify`.
+
+    `members` says which member of an ensemble made each.
+    """
 
     def __init__(self, path: Path, about: dict[str, Any]) -> None:
         self.path, self.about = path, about
         self.images: dict[int, np.ndarray] = {}
+        self.members: dict[int, str] = {}
 
     @classmethod
     def open(cls, path: Path, attack: str, about: dict[str, Any]) -> Self:
-        """What was kept before of the same attack on the same weights, or nothing yet."""
+        """What was kept before of the same attack on the same weights and data, if anything."""
         kept = cls(path, {"attack": attack, **about})
         if path.exists():
             stored = cls.read(path)
-            if stored.about["weights_digest"] == about["weights_digest"]:
-                kept.images = stored.images
+            if all(stored.about.get(key) == about[key] for key in ("weights_digest", "data")):
+                kept.images, kept.members = stored.images, stored.members
         return kept
 
     @classmethod
@@ -91,19 +102,22 @@ class AdversarialImages:
             raise UserError(f"no adversarial images at {path}")
         arrays = read_arrays(path)
         try:
-            kept = cls(path, json.loads(str(arrays["about"])))
-            images, numbers = arrays["images"], arrays["numbers"].tolist()
-            kept.images = dict(zip(numbers, images, strict=True))
+            kept = cls(path, dict(json.loads(str(arrays["about"]))))
+            numbers = arrays["numbers"].tolist()
+            kept.images = dict(zip(numbers, arrays["images"], strict=True))
+            kept.members = dict(zip(numbers, arrays["members"].tolist(), strict=True))
         except (KeyError, ValueError, TypeError) as error:
             raise UserError(f"{path} does not hold adversarial images ({error})") from None
         return kept
 
-    def __contains__(self, number: int) -> bool:
-        return number in self.images
+    def shows(self, number: int, robust: bool, member: str) -> bool:
+        """Whether an image is kept that shows what a member's flag says of it."""
+        return number in self.images and (robust or self.members[number] == member)
 
-    def put(self, numbers: Tensor, images: Tensor) -> None:
+    def put(self, numbers: Tensor, images: Tensor, member: str) -> None:
         """Keep a batch; a later member of an ensemble replaces what an earlier one tried."""
         self.images |= dict(zip(numbers.tolist(), images.cpu().numpy(), strict=True))
+        self.members |= dict.fromkeys(numbers.tolist(), member)
 
     def write(self) -> None:
         """Write all that is kept."""
@@ -113,6 +127,7 @@ class AdversarialImages:
             {
                 "about": np.array(json.dumps(self.about)),
                 "numbers": np.array(numbers),
+                "members": np.array([self.members[number] for number in numbers]),
                 "images": np.stack([self.images[number] for number in numbers]),
             },
         )

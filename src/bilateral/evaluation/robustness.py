@@ -7,6 +7,7 @@ by an image that lies in the ball and in [0, 1].
 import hashlib
 import math
 import time
+import warnings
 from typing import NamedTuple
 
 import torch
@@ -19,6 +20,7 @@ from bilateral.attacks.table import attack_members, attack_names
 from bilateral.attacks.untouched import untouched
 from bilateral.config import fraction_text
 from bilateral.errors import UserError
+from bilateral.evaluation.guards import guard
 from bilateral.models.network import Network
 from bilateral.randomness import image_keys, purpose_key
 from bilateral.results import Evaluation, MemberFlags, summarise, summarise_members
@@ -149,15 +151,19 @@ def evaluate(
     epsilon: float = 8 / 255,
     batch_size: int = 250,
     seed: int = 0,
+    force: bool = False,
 ) -> Evaluation:
     """Evaluate a model that takes images in [0, 1] and returns logits.
 
     `attacks` is a comma-separated list of names; the result has accuracies with intervals, the
     worst case over all attacks, and for each attack a flag per image (`.attacks[name].robust`).
+    Python warnings say what casts doubt on the number; `force` goes on where it would be refused.
     """
     if len(images) != len(labels):
         raise UserError(f"{len(images)} images but {len(labels)} labels")
     classes = check_inputs(model, images, labels)
+    for message in guard(model, images, labels, epsilon, force):
+        warnings.warn(message, stacklevel=2)
     device = next(iter(model.parameters()), images).device
     images, labels = images.to(device), labels.to(device)
     keys = noise_keys(torch.arange(len(labels), device=device), seed)

@@ -1,0 +1,117 @@
+"""`bilateral verify`: re-check kept adversarial images against a model, in float32."""
+
+from collections.abc import Sequence
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated
+
+import tyro
+
+from bilateral.arguments import call
+from bilateral.commands.printing import print_json
+from bilateral.errors import UserError
+from bilateral.tables import Format, Table, percent, render
+
+if TYPE_CHECKING:
+    from bilateral.evaluation.verification import Verification
+
+_SHOWN = 20
+
+
+def command(words: Sequence[str]) -> None:
+    """`bilateral verify FILE`."""
+
+    def verify(
+        file: Annotated[str, tyro.conf.Positional],
+        /,
+        target: str | None = None,
+        data: str | None = None,
+        image_size: int | None = None,
+        batch_size: int = 250,
+        device: str | None = None,
+        quiet: bool = False,
+        json: bool = False,
+        format: Format = "text",
+    ) -> None:
+        """Re-check kept adversarial images: in the ball, in [0, 1], finite, fooled or not.
+
+        The file is one that `bilateral evaluate --save-adversarial` wrote. Whether the claim holds
+        is a result: the exit code is 0 whenever the check could be made.
+
+        Args:
+            file: <run>/adversarial/<attack>@<epsilon>.npz.
+            target: the model, as for `bilateral evaluate`; the run two folders up by default.
+            data: a data set's name or folder:PATH; the file's own by default.
+            image_size: resize and crop the pictures of folder:PATH to this.
+            batch_size: images checked together.
+            device: the GPU if there is one.
+            quiet: say nothing on standard error.
+            json: print the findings as JSON.
+            format: how the table is printed.
+        """
+        found = verify_file(file, target, data, image_size, batch_size, device)
+        if json:
+            print_json(found.model_dump(mode="json"))
+            return
+        print(render(_table(found), format))
+        for line in _reports(found) if format == "text" else ():
+            print(line)
+
+    call(verify, words, "bilateral verify")
+
+
+def verify_file(
+    file: str,
+    target: str | None = None,
+    data: str | None = None,
+    image_size: int | None = None,
+    batch_size: int = 250,
+    device: str | None = None,
+) -> "Verification":
+    """Check a file of adversarial images and return what was found."""
+    if batch_size < 1:
+        raise UserError(f"--batch-size {batch_size}: at least one image")
+    from bilateral.evaluation.target import find_target
+    from bilateral.evaluation.verification import kept_images, verify_images
+    from bilateral.runtime import choose_device, limit_threads
+
+    place = choose_device(device)
+    stored, kept = kept_images(Path(file))
+    folder = stored.path.resolve().parents[1]
+    if target is None and not (folder / "config.json").is_file():
+        raise UserError(f"{folder} is not a run folder: name the model of {file} by --target")
+    found = find_target(target or str(folder), data or kept.data, image_size, None, place)
+    limit_threads(place, found.split.pixels[0].size)
+    return verify_images(stored, kept, found, place, batch_size)
+
+
+def _table(found: "Verification") -> Table:
+    claimed = "" if found.claimed_accuracy is None else percent(found.claimed_accuracy)
+    head = [f"{found.attack} at {found.epsilon_text}", "found"]
+    rows = [
+        ["images", str(found.images)],
+        ["in the ball", str(found.in_ball)],
+        ["in [0, 1]", str(found.in_range)],
+        ["finite", str(found.finite)],
+        ["fooled", str(found.fooled)],
+        ["robust accuracy confirmed (%)", percent(found.robust_accuracy)],
+        ["robust accuracy claimed (%)", claimed],
+        ["claim holds", "yes" if found.claim_holds else "no"],
+    ]
+    return head, rows
+
+
+def _reports(found: "Verification") -> list[str]:
+    """A line for each kind of fault, with the numbers of the images."""
+    kinds = {
+        "outside the ball": found.outside_ball,
+        "outside [0, 1]": found.outside_range,
+        "not finite": found.not_finite,
+        "claimed broken but not fooled": found.not_fooled,
+        "claimed robust but fooled": found.claimed_robust,
+    }
+    return [
+        f"{what}: image {', '.join(map(str, numbers[:_SHOWN]))}"
+        + (f" and {len(numbers) - _SHOWN} more" if len(numbers) > _SHOWN else "")
+        for what, numbers in kinds.items()
+        if numbers
+    ]

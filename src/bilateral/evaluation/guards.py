@@ -1,0 +1,152 @@
+"""Guards: what is looked at before hours are spent on a number that would mean nothing.
+
+A guard refuses what no attack could measure and warns of what a reader should know. All of them
+together cost a few hundred forward passes.
+"""
+
+from collections.abc import Iterator
+
+import torch
+from torch import Tensor, nn
+
+from bilateral.attacks.untouched import untouched
+from bilateral.config import parse_budget
+from bilateral.errors import UserError
+from bilateral.runtime import exact_float32
+
+SAMPLE = 128
+"""So many images, evenly spread over those given, are looked at."""
+REPEATED = 32
+"""Of which so many pass twice, to see whether the outputs change."""
+FEWEST = 50
+"""Clean accuracy is judged on no fewer images than this."""
+GAIN = 0.2
+"""How much better another input range must do to be named, in accuracy."""
+SMALLEST_BUDGET = 0.1 / 255
+"""8/255 divided by 255 once more lies below this; no budget in use does."""
+
+NORMALISATIONS: dict[str, tuple[tuple[float, ...], tuple[float, ...]]] = {
+    "scaled to [-1, 1]": ((0.5,), (0.5,)),
+    "normalised by ImageNet's mean and std": ((0.485, 0.456, 0.406), (0.229, 0.224, 0.225)),
+    "normalised by CIFAR-10's mean and std": ((0.4914, 0.4822, 0.4465), (0.2470, 0.2435, 0.2616)),
+    "normalised by CIFAR-100's mean and std": ((0.5071, 0.4865, 0.4409), (0.2673, 0.2564, 0.2762)),
+    "normalised by SVHN's mean and std": ((0.4377, 0.4438, 0.4728), (0.1980, 0.2010, 0.1970)),
+    "normalised by MNIST's mean and std": ((0.1307,), (0.3081,)),
+    "scaled to 0..255": ((0.0,), (1 / 255,)),
+}
+"""What models are often fed by loaders that do the normalisation for them."""
+
+
+def guard(
+    model: nn.Module, images: Tensor, labels: Tensor, epsilon: float, force: bool = False
+) -> list[str]:
+    """Warnings about evaluating this model; a UserError where the number would mean nothing.
+
+    `force` turns what is refused about the model into a warning. The model is left as it was.
+    """
+    try:
+        parse_budget(epsilon)
+    except ValueError as error:
+        raise UserError(f"epsilon {error}") from None
+    places = torch.linspace(0, len(images) - 1, min(SAMPLE, len(images))).round().long()
+    device = next(iter(model.parameters()), images).device
+    images, labels = images[places.to(images.device)], labels[places.to(labels.device)]
+    images, labels = images.to(device), labels.to(device)
+    outputs = _outputs(model, images)
+    refusals = list(_refusals(outputs))
+    if refusals and not force:
+        raise UserError(f"{refusals[0]}, or force the evaluation (--force, force=True)")
+    return [
+        *refusals,
+        *_mode(model),
+        *_budget(epsilon),
+        *_randomness(model, images, outputs),
+        *_accuracy(model, images, labels, outputs),
+    ]
+
+
+def _outputs(model: nn.Module, images: Tensor) -> Tensor:
+    """The outputs in eval mode and float32."""
+    with untouched(model), torch.no_grad(), exact_float32():
+        outputs: Tensor = model(images)
+        return outputs.float()
+
+
+def _refusals(outputs: Tensor) -> Iterator[str]:
+    if bool(outputs.isnan().any()):
+        yield "the model gives NaN on clean images; mend it first"
+    elif bool((outputs >= 0).all()) and bool(((outputs.sum(1) - 1).abs() < 1e-3).all()):
+        yield (
+            "the model returns probabilities (every row sums to 1), not logits: a softmax flattens "
+            "the gradients that attacks follow; return what goes into it"
+        )
+
+
+def _mode(model: nn.Module) -> Iterator[str]:
+    """A model whose mode changes what it computes; one without such layers is let pass."""
+    layers = (nn.modules.batchnorm._BatchNorm, nn.modules.dropout._DropoutNd)
+    if any(isinstance(module, layers) and module.training for module in model.modules()):
+        yield (
+            "the model is in train mode: it is put in eval mode, where batch norm uses its "
+            "running statistics and dropout is off"
+        )
+
+
+def _budget(epsilon: float) -> Iterator[str]:
+    if epsilon < SMALLEST_BUDGET:
+        yield (
+            f"epsilon is {epsilon:.3g}, {255 * epsilon:.2g} of a grey level: "
+            "was it divided by 255 twice?"
+        )
+
+
+def _randomness(model: nn.Module, images: Tensor, outputs: Tensor) -> Iterator[str]:
+    first, again = (_outputs(model, images[:REPEATED]) for _ in range(2))
+    if float((first - again).abs().max()) > 1e-5 * float(outputs.abs().max()):
+        yield (
+            "outputs change from call to call: the model is randomised, so attacks that look once "
+            "overstate its robustness; the number needs expectation over transformation"
+        )
+
+
+def _accuracy(model: nn.Module, images: Tensor, labels: Tensor, outputs: Tensor) -> Iterator[str]:
+    """Clean accuracy near chance, and whether another range of the input explains it."""
+    if len(labels) < FEWEST:
+        return
+    accuracy, classes = _share_right(outputs, labels), outputs.shape[1]
+    chance = _near_chance(accuracy, classes)
+    if chance:
+        yield (
+            f"clean accuracy is {100 * accuracy:.1f} % on {len(labels)} images, near chance for "
+            f"{classes} classes: there is little to attack"
+        )
+    if accuracy > 1 - GAIN:
+        return
+    tried = {
+        name: _share_right(_outputs(model, given), labels) for name, given in _other_ranges(images)
+    }
+    best = max(tried, key=lambda name: tried[name])
+    above_chance = chance and not _near_chance(tried[best], classes)
+    if tried[best] >= accuracy + GAIN or (above_chance and tried[best] > 2 * accuracy):
+        yield (
+            f"the model seems to expect another input range: {100 * accuracy:.1f} % are right as "
+            f"given, in [0, 1], but {100 * tried[best]:.1f} % with images {best}; "
+            "put that step into the model"
+        )
+
+
+def _share_right(outputs: Tensor, labels: Tensor) -> float:
+    return float((outputs.argmax(1) == labels).float().mean())
+
+
+def _near_chance(accuracy: float, classes: int) -> bool:
+    """Within a tenth of the way from guessing to all right, and under twice what guessing gives."""
+    chance = 1 / classes
+    return accuracy < min(chance + 0.1 * (1 - chance), 2 * chance)
+
+
+def _other_ranges(images: Tensor) -> Iterator[tuple[str, Tensor]]:
+    for name, (mean, std) in NORMALISATIONS.items():
+        if len(mean) in (1, images.shape[1]):
+            shift, scale = (images.new_tensor(values).view(1, -1, 1, 1) for values in (mean, std))
+            yield name, (images - shift) / scale

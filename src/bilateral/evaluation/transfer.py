@@ -1,0 +1,217 @@
+"""Black-box transfer: images made against source models, shown to target models.
+
+The convention is the paper's black-box tables': every image is attacked on the source, also one
+that the source gets wrong, and a target's accuracy is plain, over all images. An attack by
+gradients hands over its last iterate: the first one that fools the source lies just across the
+source's boundary, and seldom across anybody else's. The diagonal can thus differ from `evaluate`'s
+accuracy, which counts an image as broken if any iterate fools.
+"""
+
+import time
+from collections.abc import Callable, Mapping
+from typing import Any, Literal
+
+import numpy as np
+import torch
+from pydantic import Field
+from torch import Tensor, nn
+
+from bilateral.attacks.ball import inside
+from bilateral.attacks.perform import perform
+from bilateral.attacks.settings import CarliniWagner, DeepFool
+from bilateral.attacks.table import Members, attack_members
+from bilateral.attacks.untouched import untouched
+from bilateral.config import GradientAttack, fraction_text
+from bilateral.data.batches import as_floats, as_tensors
+from bilateral.data.subsets import balanced_subset
+from bilateral.errors import UserError
+from bilateral.evaluation.guards import guard
+from bilateral.evaluation.robustness import check_inputs, noise_keys, predictions, weights_digest
+from bilateral.evaluation.target import Target
+from bilateral.results import Record
+from bilateral.runtime import exact_float32, versions
+
+Matrix = dict[str, dict[str, float]]
+"""Accuracy by source, then by target."""
+Shown = Callable[[str, int, int], None]
+"""Progress: the attack and its source, images done, images in all."""
+
+
+class Transfer(Record):
+    """`transfer.json`: the accuracy of every target on the images made on every source.
+
+    Where source and target are the same model the attack is white-box.
+    """
+
+    format: Literal[1] = Field(1, alias="schema")
+    epsilon: float
+    epsilon_text: str
+    images: int
+    data: str
+    clean: dict[str, float]
+    attacks: dict[str, Matrix]
+    settings: dict[str, dict[str, dict[str, Any]]]
+    white_box: list[str] = Field(description="models that are source and target")
+    weights_digests: dict[str, str]
+    seconds: float
+    versions: dict[str, str]
+
+
+def transfer_members(name: str, epsilon: float) -> Members:
+    """The settings of an attack's members as transfer uses them: gradients to the last iterate."""
+    members = attack_members(name, epsilon)
+    for member, settings in members.items():
+        if isinstance(settings, CarliniWagner | DeepFool):
+            raise UserError(f"{member} has no L-inf budget: transfer takes attacks inside the ball")
+        if isinstance(settings, GradientAttack):
+            members[member] = settings.with_fields(iterate="last")
+    return members
+
+
+def transfer_images(
+    model: nn.Module, images: Tensor, labels: Tensor, members: Members, keys: Tensor
+) -> Tensor:
+    """Adversarial images made on a source, in float32.
+
+    Each further member of an ensemble goes on with what the source still gets right. An image
+    that an attack put outside the ball does not count: the clean one stands in its place.
+    """
+    tried = images.clone()
+    left = torch.arange(len(labels), device=labels.device)
+    for settings in members.values():
+        clean = images[left]
+        with untouched(model), exact_float32():
+            found = perform(model, clean, labels[left], settings, keys[left]).images
+        assert not isinstance(settings, CarliniWagner | DeepFool)
+        kept = inside(found, clean, settings.epsilon)
+        tried[left[kept]] = found[kept]
+        left = left[predictions(model, tried[left]) == labels[left]]
+        if not len(left):
+            break
+    return tried
+
+
+def transfer(
+    sources: Mapping[str, nn.Module],
+    targets: Mapping[str, nn.Module],
+    images: Tensor,
+    labels: Tensor,
+    attacks: list[str],
+    epsilon: float,
+    *,
+    numbers: Tensor | None = None,
+    data: str = "memory",
+    batch_size: int = 250,
+    shown: Shown = lambda *_: None,
+) -> Transfer:
+    """The transfer matrix of models that take images in [0, 1] and return logits.
+
+    A model under the same name on both sides is the same model. `numbers` are the images' numbers
+    in their data set, which decide the noise.
+    """
+    started = time.monotonic()
+    members = {name: transfer_members(name, epsilon) for name in attacks}
+    keys = noise_keys(torch.arange(len(labels)) if numbers is None else numbers).to(images.device)
+    order = torch.arange(len(labels), device=images.device)
+    batches = [order[start : start + batch_size] for start in range(0, len(labels), batch_size)]
+
+    def right(model: nn.Module, shown_images: Tensor, part: Tensor) -> int:
+        return int((predictions(model, shown_images) == labels[part]).sum())
+
+    clean = {
+        target: sum(right(model, images[part], part) for part in batches) / len(labels)
+        for target, model in targets.items()
+    }
+    matrices: dict[str, Matrix] = {}
+    for attack in attacks:
+        matrices[attack] = {}
+        for source, model in sources.items():
+            count = dict.fromkeys(targets, 0)
+            for part in batches:
+                made = transfer_images(
+                    model, images[part], labels[part], members[attack], keys[part]
+                )
+                for target in targets:
+                    count[target] += right(targets[target], made, part)
+                shown(f"{attack} from {source}", int(part[-1]) + 1, len(labels))
+            matrices[attack][source] = {
+                target: hits / len(labels) for target, hits in count.items()
+            }
+    return Transfer(
+        schema=1,
+        epsilon=epsilon,
+        epsilon_text=fraction_text(epsilon),
+        images=len(labels),
+        data=data,
+        clean=clean,
+        attacks=matrices,
+        settings={
+            attack: {name: value.model_dump(mode="json") for name, value in used.items()}
+            for attack, used in members.items()
+        },
+        white_box=[name for name in sources if name in targets],
+        weights_digests={
+            name: weights_digest(model) for name, model in {**sources, **targets}.items()
+        },
+        seconds=time.monotonic() - started,
+        versions=versions(images.device),
+    )
+
+
+def transfer_between(
+    sources: Mapping[str, Target],
+    targets: Mapping[str, Target],
+    attacks: list[str],
+    epsilon: float,
+    images: int | None,
+    device: torch.device,
+    *,
+    batch_size: int = 250,
+    shown: Shown = lambda *_: None,
+    warn: Callable[[str], None] = lambda _: None,
+    force: bool = False,
+) -> Transfer:
+    """The transfer matrix of targets of `evaluate`, all on the test images that they share."""
+    for attack in attacks:
+        transfer_members(attack, epsilon)
+    models = {**sources, **targets}
+    first = next(iter(models.values()))
+    for other in models.values():
+        if other.data != first.data or not _same_images(first, other):
+            raise UserError(
+                f"{first.name} and {other.name} are tested on different images "
+                f"({first.data}, {other.data}): --data gives all models the same"
+            )
+    pixels, labels = as_tensors(first.split, device)
+    if images is not None and not 0 < images <= len(labels):
+        raise UserError(f"--images {images}: {first.data} has {len(labels)} test images")
+    chosen = (
+        np.arange(len(labels))
+        if images is None
+        else balanced_subset(first.split.labels, images, seed=0)
+    )
+    numbers = torch.from_numpy(chosen).to(device)
+    clean, truth = as_floats(pixels[numbers]), labels[numbers]
+    for name, model in models.items():
+        check_inputs(model.model, clean[:1], truth)
+        for message in guard(model.model, clean, truth, epsilon, force):
+            warn(f"{name}: {message}")
+    return transfer(
+        {name: source.model for name, source in sources.items()},
+        {name: target.model for name, target in targets.items()},
+        clean,
+        truth,
+        attacks,
+        epsilon,
+        numbers=numbers,
+        data=first.data,
+        batch_size=batch_size,
+        shown=shown,
+    )
+
+
+def _same_images(one: Target, other: Target) -> bool:
+    """Runs on a folder without a test set hold out images by their seeds."""
+    return np.array_equal(one.split.pixels, other.split.pixels) and np.array_equal(
+        one.split.labels, other.split.labels
+    )

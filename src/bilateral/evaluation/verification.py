@@ -1,0 +1,188 @@
+"""A claim checked without attacking again: kept adversarial images against the float32 model.
+
+What is claimed lies beside the images, in `attacks/<attack>@<epsilon>.json`: which of them are
+broken. Each must lie in the ball (tolerance 1e-6) and in [0, 1], and fool the model.
+"""
+
+from pathlib import Path
+
+import numpy as np
+import torch
+from pydantic import BaseModel, ValidationError
+from torch import Tensor
+
+from bilateral.attacks.ball import TOLERANCE
+from bilateral.attacks.settings import CarliniWagner, DeepFool
+from bilateral.attacks.table import attack_members
+from bilateral.config import Fraction, first_complaint, fraction_text
+from bilateral.data.batches import as_floats, as_tensors
+from bilateral.errors import UserError
+from bilateral.evaluation.keeping import AdversarialImages
+from bilateral.evaluation.robustness import check_inputs, predictions, weights_digest
+from bilateral.evaluation.target import Target
+from bilateral.results import AttackFile, Interval, Record, wilson_interval
+from bilateral.runs import RunFolder
+from bilateral.runtime import versions
+
+
+class Kept(BaseModel):
+    """What a file of adversarial images says of itself."""
+
+    attack: str
+    epsilon: Fraction
+    data: str
+    weights_digest: str
+
+
+class Verification(Record):
+    """What was found in a file of adversarial images; lists are numbers of images.
+
+    An image is fooled if the model is wrong on it and it lies in the ball, in [0, 1] and is finite.
+    The smallest perturbation that an L2 attack found may lie outside the ball: such an image does
+    not count as fooled, and nothing was claimed of it.
+    """
+
+    file: str
+    target: str
+    attack: str
+    epsilon: float
+    epsilon_text: str
+    data: str
+    images: int
+    in_ball: int
+    in_range: int
+    finite: int
+    fooled: int
+    robust_accuracy: float
+    robust_interval: Interval
+    claimed_accuracy: float | None
+    claim_holds: bool
+    outside_ball: list[int]
+    outside_range: list[int]
+    not_finite: list[int]
+    not_fooled: list[int]
+    claimed_robust: list[int]
+    weights_digest: str
+    versions: dict[str, str]
+
+
+def kept_images(path: Path) -> tuple[AdversarialImages, Kept]:
+    """A file that `evaluate --save-adversarial` wrote, and what it says of itself."""
+    stored = AdversarialImages.read(path)
+    try:
+        kept = Kept.model_validate(stored.about)
+        attack_members(kept.attack, kept.epsilon)
+    except ValidationError as error:
+        raise UserError(f"{path} is damaged: {first_complaint(error)}") from None
+    if not stored.images:
+        raise UserError(f"{path} holds no images")
+    return stored, kept
+
+
+def verify_images(
+    stored: AdversarialImages,
+    kept: Kept,
+    target: Target,
+    device: torch.device,
+    batch_size: int = 250,
+) -> Verification:
+    """Check every kept image against the target's model."""
+    digest = weights_digest(target.model)
+    if digest != kept.weights_digest:
+        raise UserError(
+            f"{stored.path} was made against other weights ({kept.weights_digest[:12]}) "
+            f"than those of {target.name} ({digest[:12]})"
+        )
+    numbers = sorted(stored.images)
+    pixels, labels = as_tensors(target.split, device)
+    check_inputs(target.model, as_floats(pixels[:1]), labels)
+    _check_numbers(stored, numbers, pixels)
+    near, ranged, finite, fools = (torch.zeros(len(numbers), dtype=torch.bool) for _ in range(4))
+    for start in range(0, len(numbers), batch_size):
+        part = numbers[start : start + batch_size]
+        images = torch.from_numpy(np.stack([stored.images[number] for number in part])).to(device)
+        places = slice(start, start + len(part))
+        clean = as_floats(pixels[part])
+        finite[places] = images.flatten(1).isfinite().all(1).cpu()
+        near[places] = ((images - clean).flatten(1).abs().amax(1) <= kept.epsilon + TOLERANCE).cpu()
+        ranged[places] = ((images >= 0) & (images <= 1)).flatten(1).all(1).cpu()
+        fools[places] = (predictions(target.model, images) != labels[part]).cpu()
+    fooled = fools & near & ranged & finite
+    claim = _claim(stored, kept)
+    unconfirmed, refuted = _disagreements(claim, numbers, fooled)
+    bounded = not any(
+        isinstance(settings, CarliniWagner | DeepFool)
+        for settings in attack_members(kept.attack, kept.epsilon).values()
+    )
+    feasible = ranged & finite & (near if bounded else torch.ones_like(near))
+    robust = len(numbers) - int(fooled.sum())
+    return Verification(
+        file=str(stored.path),
+        target=target.name,
+        attack=kept.attack,
+        epsilon=kept.epsilon,
+        epsilon_text=fraction_text(kept.epsilon),
+        data=target.data,
+        images=len(numbers),
+        in_ball=int(near.sum()),
+        in_range=int(ranged.sum()),
+        finite=int(finite.sum()),
+        fooled=int(fooled.sum()),
+        robust_accuracy=robust / len(numbers),
+        robust_interval=wilson_interval(robust, len(numbers)),
+        claimed_accuracy=sum(claim.values()) / len(claim) if claim else None,
+        claim_holds=bool(feasible.all()) and not unconfirmed and not refuted,
+        outside_ball=_where(~near, numbers),
+        outside_range=_where(~ranged, numbers),
+        not_finite=_where(~finite, numbers),
+        not_fooled=unconfirmed,
+        claimed_robust=refuted,
+        weights_digest=digest,
+        versions=versions(device),
+    )
+
+
+def _check_numbers(stored: AdversarialImages, numbers: list[int], pixels: Tensor) -> None:
+    """Images that are those of this data set, in number and shape."""
+    if not all(isinstance(number, int) and 0 <= number < len(pixels) for number in numbers):
+        raise UserError(
+            f"{stored.path} numbers its images {numbers[0]} to {numbers[-1]}, "
+            f"but there are {len(pixels)} test images"
+        )
+    first = stored.images[numbers[0]]
+    if first.dtype != np.float32 or first.shape != tuple(pixels.shape[1:]):
+        raise UserError(
+            f"{stored.path} holds {first.dtype} images of shape {first.shape}, but the test "
+            f"images are float32 of {tuple(pixels.shape[1:])} (--image-size says how folder:PATH "
+            "is read)"
+        )
+
+
+def _claim(stored: AdversarialImages, kept: Kept) -> dict[int, bool]:
+    """The robust flags recorded for the kept images; none where no record lies beside them."""
+    folder = RunFolder(stored.path.resolve().parents[1])
+    path = folder.attack(kept.attack, fraction_text(kept.epsilon))
+    if not path.is_file():
+        return {}
+    try:
+        file = AttackFile.model_validate_json(path.read_bytes())
+    except ValidationError as error:
+        raise UserError(f"{path} is damaged: {first_complaint(error)}") from None
+    if (file.weights_digest, file.data) != (kept.weights_digest, kept.data):
+        return {}
+    flags = dict(zip(file.images, file.robust, strict=True))
+    return {number: flags[number] for number in sorted(stored.images) if number in flags}
+
+
+def _disagreements(
+    claim: dict[int, bool], numbers: list[int], fooled: Tensor
+) -> tuple[list[int], list[int]]:
+    """The images claimed broken that are not, and those claimed robust that are broken."""
+    found = dict(zip(numbers, fooled.tolist(), strict=True))
+    unconfirmed = [number for number, robust in claim.items() if not robust and not found[number]]
+    refuted = [number for number, robust in claim.items() if robust and found[number]]
+    return unconfirmed, refuted
+
+
+def _where(flags: Tensor, numbers: list[int]) -> list[int]:
+    return [number for number, flag in zip(numbers, flags.tolist(), strict=True) if flag]
