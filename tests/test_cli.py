@@ -229,6 +229,8 @@ def test_somebodys_own_model_and_folder(tmp_path, trained):
         "train", "cifar10-r-mc-la", *words, "--epochs", 1, "--name", "own", cwd=tmp_path
     )
     assert done.returncode == 0, done.stderr
+    config = json.loads((tmp_path / "runs/own/seed0/config.json").read_text())
+    assert config["run"]["labels"]["ratio"] is None  # classes - 1 for data of one's own
     entry = bilateral("evaluate", "runs/own/seed0", "--attacks", "pgd2", "--json", cwd=tmp_path)
     assert json.loads(entry.stdout)["images"] == 18
     other = bilateral(

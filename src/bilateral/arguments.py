@@ -43,10 +43,10 @@ def one_line(box: str) -> str:
     """tyro's boxed message as one line, without pydantic's decoration."""
     sections: list[list[str]] = [[]]
     for line in box.splitlines():
-        text = line.strip("│╭╮╰╯ \t")
-        if set(text) <= {"─"}:
+        text = line.strip("│╭╮╰╯|+ \t")  # tyro draws with | and + where the output is ASCII
+        if set(text) <= {"─", "-"}:
             sections.append([])
-        elif not text.startswith("─") and line.startswith("│"):
+        elif line.startswith(("│", "|")):
             sections[-1].append(text)
     message = " ".join(sections[0]) or " ".join(box.split())
     if match := re.match(r"Unrecognized options: ([^, ]+)", message):

@@ -69,6 +69,7 @@ COMMANDS = {
     "evaluate": "attack a trained model",
     "verify": "re-check kept adversarial images against a model, in float32",
     "transfer": "black-box transfer: images made on some models, shown to others",
+    "compare": "runs on the same images: a paired test, and the spread over seeds",
     "bench": "time attacks beside the peers'",
     "list": "recipes, models, datasets, attacks",
     "data": "list, fetch and check data sets",

@@ -174,6 +174,35 @@ class EvaluationFile(Record):
         return entry
 
 
+class PairedTest(Record):
+    """Two models on the same images under one attack."""
+
+    images: int
+    only_first: int
+    only_second: int
+    p_value: float
+
+
+class RunLine(Record):
+    """One run under one attack, on the images that all compared runs have flags for."""
+
+    run: str
+    accuracy: float
+    interval: Interval
+    against_first: PairedTest | None = None
+
+
+class Comparison(Record):
+    """Several runs under one attack."""
+
+    attack: str
+    epsilon_text: str
+    images: int
+    runs: list[RunLine]
+    mean_accuracy: float
+    spread: float | None
+
+
 RADII = (0.25, 0.5, 1.0, 1.5, 2.0)
 """L2 radii at which the accuracy under a minimum-norm attack is told."""
 

@@ -5,7 +5,7 @@ import io
 from collections.abc import Mapping, Sequence
 from typing import Any, Literal
 
-from bilateral.results import Evaluation, Interval
+from bilateral.results import Comparison, Evaluation, Interval
 
 Table = tuple[list[str], list[list[str]]]
 Format = Literal["text", "markdown", "csv", "latex"]
@@ -69,6 +69,19 @@ def bench_table(rows: Mapping[str, Mapping[str, Any]]) -> Table:
         ]
         for name, row in rows.items()
     ]
+
+
+def paired_table(comparison: Comparison) -> Table:
+    """Runs on the same images: a row a run, tested against the first."""
+    head = ["run", "accuracy (%)", "95 % interval", "only first", "only this", "McNemar p"]
+    rows = []
+    for line in comparison.runs:
+        test = line.against_first
+        cells = ["", "", ""]
+        if test is not None:
+            cells = [str(test.only_first), str(test.only_second), f"{test.p_value:.2g}"]
+        rows.append([line.run, percent(line.accuracy), _interval(line.interval), *cells])
+    return head, rows
 
 
 def render(table: Table, format: Format = "text") -> str:

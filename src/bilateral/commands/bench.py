@@ -11,6 +11,8 @@ from bilateral.commands.printing import print_json
 from bilateral.errors import UserError, unknown
 from bilateral.tables import Format, bench_table, render
 
+COMPARABLE = (*ENSEMBLES, "cw-l2", "cw-l2-fine", "deepfool-l2")
+
 
 def command(words: Sequence[str]) -> None:
     """`bilateral bench evaluate TARGET`."""
@@ -32,6 +34,7 @@ def evaluate(
     batch_size: int | None = None,
     peer_batch_sizes: tuple[int, ...] = (250, 500, 1000),
     data: str | None = None,
+    compile: bool = False,
     device: str | None = None,
     quiet: bool = False,
     json: bool = False,
@@ -41,12 +44,13 @@ def evaluate(
 
     Args:
         target: as for `bilateral evaluate`.
-        attacks: pgdK (against foolbox), apgd or autoattack (against pyautoattack).
+        attacks: pgdK, cw-l2, deepfool-l2 (against foolbox), apgd, autoattack (pyautoattack).
         images: a seeded, class-balanced subset of so many test images.
         epsilon: L-inf budget; 8/255 by default, 40/255 on the digits.
         batch_size: images that we attack together.
         peer_batch_sizes: the peer runs at each of these; its best counts.
         data: a data set's name or folder:PATH; the run's own by default.
+        compile: search on a compiled copy of the model (GPU); its compilation is timed apart.
         device: the GPU if there is one.
         quiet: no progress.
         json: print everything as JSON.
@@ -54,8 +58,8 @@ def evaluate(
     """
     names = [name.strip() for name in attacks.split(",")]
     for name in names:
-        if name not in ENSEMBLES and not (name.startswith("pgd") and name[3:].isdigit()):
-            raise UserError(f"no peer for '{name}': bench knows pgdK, {', '.join(ENSEMBLES)}")
+        if name not in COMPARABLE and not (name.startswith("pgd") and name[3:].isdigit()):
+            raise UserError(f"no peer for '{name}': bench knows pgdK, {', '.join(COMPARABLE)}")
     size = budget("--epsilon", epsilon)
     from rich.console import Console
 
@@ -75,6 +79,7 @@ def evaluate(
         place,
         batch_size,
         peer_batch_sizes,
+        compile,
         console.print,
     )
     if json:

@@ -43,8 +43,12 @@ def command(words: Sequence[str]) -> None:
     rest = words[1:] if recipe is not None else words
     prog = f"bilateral train {recipe or 'RECIPE'}"
     given = parse(Options, rest, prog, default=Options(run=default))
-    name = given.name or _run_name(given.run, default)
-    result = train_run(given.run, Path(given.out) / name, given.device, given.quiet)
+    run = given.run
+    if run.data.name != default.data.name and "--labels.ratio" not in " ".join(rest):
+        # The recipe's ratio is the paper's for its data set; other data get classes - 1.
+        run = run.with_fields(labels=run.labels.with_fields(ratio=None))
+    name = given.name or _run_name(run, default)
+    result = train_run(run, Path(given.out) / name, given.device, given.quiet)
     if given.json_:
         print_json(result)
     else:

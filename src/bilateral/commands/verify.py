@@ -76,7 +76,7 @@ def verify_file(
 
     place = choose_device(device)
     stored, kept = kept_images(Path(file))
-    folder = stored.path.resolve().parents[1]
+    folder = stored.path.resolve().parent.parent
     if target is None and not (folder / "config.json").is_file():
         raise UserError(f"{folder} is not a run folder: name the model of {file} by --target")
     found = find_target(target or str(folder), data or kept.data, image_size, None, place)

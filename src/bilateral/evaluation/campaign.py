@@ -25,9 +25,9 @@ from bilateral.evaluation.robustness import (
     noise_keys,
     predictions,
     robust_flags,
-    searches_in_bfloat16,
     weights_digest,
 )
+from bilateral.evaluation.search import compiled, searches_in_bfloat16
 from bilateral.evaluation.target import Target
 from bilateral.results import (
     AttackFile,
@@ -54,6 +54,7 @@ class Campaign:
         images: int | None,
         device: torch.device,
         batch_size: int | None = None,
+        compile: bool = False,
     ) -> None:
         labels = target.split.labels
         if images is not None and not 0 < images <= len(labels):
@@ -66,6 +67,7 @@ class Campaign:
         check_inputs(target.model, as_floats(self.pixels[:1]), self.labels)
         self.batch_size = batch_size or (1000 if device.type == "cuda" else 250)
         self.bfloat16 = searches_in_bfloat16(target.model, device)
+        self.search = compiled(target.model) if compile and self.bfloat16 else None
         self.digest = weights_digest(target.model)
         self.common: dict[str, Any] = {
             "epsilon": epsilon,
@@ -139,6 +141,7 @@ class Campaign:
                     noise_keys(part),
                     self.bfloat16,
                     self.epsilon,
+                    self.search,
                 )
                 add_flags(flags, part, found)
                 gallery.offer(name, part, images, found.images)
@@ -172,9 +175,10 @@ def evaluate_target(
     batch_size: int | None = None,
     shown: Shown = lambda *_: None,
     save_adversarial: bool = False,
+    compile: bool = False,
 ) -> Evaluation:
     """Run what is missing of the named attacks and return this evaluation's entry."""
-    campaign = Campaign(target, epsilon, images, device, batch_size)
+    campaign = Campaign(target, epsilon, images, device, batch_size, compile)
     target.model.eval()
     clean = campaign.clean_flags()
     stop = StopRequest()

@@ -1,7 +1,8 @@
 """The checks that try to discredit a robustness number, with their limits; no torch.
 
 A reading past its limit makes the number suspect; past `masked`, where a check has one, the number
-overstates the model. `docs/evaluation.md` says how the limits were chosen.
+overstates the model. The grave word takes more than a few images: where a reading is a share of
+images and `masked` lies beyond the limit, the 95 % lower bound of the reading must be past it.
 """
 
 import math
@@ -156,13 +157,25 @@ CHECKS: dict[str, Check] = {
 
 
 def read(
-    name: str, value: float | None, *, applies: bool = True, details: dict[str, Any] | None = None
+    name: str,
+    value: float | None,
+    *,
+    images: int | None = None,
+    applies: bool = True,
+    details: dict[str, Any] | None = None,
 ) -> Reading:
-    """A check's reading; it is not raised without a finite value or where it does not apply."""
+    """A check's reading; it is not raised without a finite value or where it does not apply.
+
+    `images` is given where the value is a share of so many images.
+    """
     check = CHECKS[name]
     value = value if value is not None and math.isfinite(value) else None
     raised = value is not None and applies and check.past(value, check.limit)
-    grave = check.masked is not None and value is not None and check.past(value, check.masked)
+    sure = value
+    if value is not None and images is not None:
+        certain = min(max(value, 0.0), 1.0)
+        sure = value - 1.645 * math.sqrt(certain * (1 - certain) / images)
+    grave = check.masked is not None and sure is not None and check.past(sure, check.masked)
     severity: Severity = "masked" if grave or check.masked == check.limit else "suspect"
     return Reading(
         name=name,

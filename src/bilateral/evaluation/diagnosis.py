@@ -40,7 +40,7 @@ class Reading(Record):
     severity: Severity
     raised_if: str
     meaning: str
-    details: dict[str, Any] = {}
+    details: dict[str, Any] = Field(default_factory=dict)
 
 
 class Spread(Record):

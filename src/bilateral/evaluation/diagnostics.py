@@ -9,7 +9,7 @@ from collections.abc import Callable, Sequence
 import torch
 from torch import Tensor, nn
 
-from bilateral.config import fraction_text, parse_budget
+from bilateral.config import fraction_text
 from bilateral.errors import UserError
 from bilateral.evaluation.checks import CHECKS
 from bilateral.evaluation.checks_attacks import (
@@ -54,12 +54,13 @@ def diagnose(
     whose adversarial images are tried on this one. The model is left as it was found.
     """
     started = time.monotonic()
-    parse_budget(epsilon)
+    if not 0 < epsilon <= 1:
+        raise UserError(f"epsilon {epsilon:g} is outside (0, 1]: images are floats in [0, 1]")
     if len(images) != len(labels):
         raise UserError(f"{len(images)} images but {len(labels)} labels")
-    check_inputs(model, images, labels)
     device = next(iter(model.parameters()), images).device
     images, labels = images.to(device), labels.to(device)
+    check_inputs(model, images, labels)
     no_gradient = why_no_gradient(model, images[:2])
     subject = Subject(
         model=model if no_gradient is None else ZeroGradients(model),
@@ -74,6 +75,8 @@ def diagnose(
     def begin(stage: str) -> None:
         progress(stage, STAGES.index(stage), len(STAGES))
 
+    if not bool(subject.clean_logits.isfinite().all()):
+        raise UserError("the model gives outputs that are not finite on these images")
     begin("outputs")
     readings = output_readings(subject)
     begin("gradients")
@@ -84,7 +87,7 @@ def diagnose(
     readings += one_step_readings(subject)
     begin("curves")
     drawn = curves(subject)
-    readings += curve_readings(drawn)
+    readings += curve_readings(drawn, len(labels))
     begin("searches")
     readings += search_readings(subject)
     begin("black box")

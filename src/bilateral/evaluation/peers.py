@@ -10,6 +10,8 @@ from typing import Any, NamedTuple
 import torch
 from torch import Tensor, nn
 
+from bilateral.attacks.settings import CarliniWagner, DeepFool
+from bilateral.attacks.table import attack_named
 from bilateral.attacks.untouched import untouched
 from bilateral.errors import UserError
 from bilateral.evaluation.robustness import predictions
@@ -22,6 +24,7 @@ class PeerResult(NamedTuple):
     robust: Tensor
     seconds: float
     batch_size: int
+    distances: Tensor | None = None
 
 
 def _peer(name: str) -> Any:
@@ -39,9 +42,9 @@ def peer_autoattack(
     batch_size: int,
     attacks: tuple[str, ...] = ("apgd-ce", "apgd-t", "fab-t", "square"),
 ) -> PeerResult:
-    """pyautoattack's ensemble of these members, in float32 as it comes."""
+    """pyautoattack's ensemble of these members, in the precision torch gives it by default."""
     package = _peer("pyautoattack")
-    with untouched(model), exact_float32():
+    with untouched(model):
         runner = package.AutoAttack(
             model,
             attacks=list(attacks),
@@ -67,7 +70,7 @@ def peer_pgd(
     foolbox = _peer("foolbox")
     attack = foolbox.attacks.LinfPGD(abs_stepsize=epsilon / 4, steps=steps, random_start=True)
     tried = []
-    with untouched(model), exact_float32():
+    with untouched(model):
         wrapped = foolbox.PyTorchModel(model, bounds=(0, 1), device=images.device)
         synchronise(images.device)
         started = time.monotonic()
@@ -77,6 +80,42 @@ def peer_pgd(
         synchronise(images.device)
         seconds = time.monotonic() - started
     return PeerResult(_right(model, torch.cat(tried), labels, batch_size), seconds, batch_size)
+
+
+def peer_minimum_norm(
+    model: nn.Module, images: Tensor, labels: Tensor, name: str, batch_size: int
+) -> PeerResult:
+    """foolbox's CW-L2 and DeepFool with our settings; L2 distances, infinite where not fooled."""
+    foolbox = _peer("foolbox")
+    settings = attack_named(name, 1.0)
+    if isinstance(settings, CarliniWagner):
+        attack = foolbox.attacks.L2CarliniWagnerAttack(
+            binary_search_steps=settings.binary_search_steps,
+            steps=settings.steps,
+            stepsize=settings.learning_rate,
+            confidence=settings.confidence,
+            initial_const=settings.constant,
+            abort_early=False,
+        )
+    else:
+        assert isinstance(settings, DeepFool)
+        attack = foolbox.attacks.L2DeepFoolAttack(
+            steps=settings.steps, candidates=settings.candidates, overshoot=settings.overshoot
+        )
+    tried = []
+    with untouched(model), exact_float32():
+        wrapped = foolbox.PyTorchModel(model, bounds=(0, 1), device=images.device)
+        synchronise(images.device)
+        started = time.monotonic()
+        for start in range(0, len(labels), batch_size):
+            part = slice(start, start + batch_size)
+            tried.append(attack(wrapped, images[part], labels[part], epsilons=None)[0])
+        synchronise(images.device)
+        seconds = time.monotonic() - started
+    found = torch.cat(tried)
+    right = _right(model, found, labels, batch_size)
+    lengths = (found - images).flatten(1).norm(dim=1)
+    return PeerResult(right, seconds, batch_size, torch.where(right, torch.inf, lengths))
 
 
 def _right(model: nn.Module, images: Tensor, labels: Tensor, batch_size: int) -> Tensor:

@@ -21,10 +21,10 @@ from bilateral.attacks.untouched import untouched
 from bilateral.config import fraction_text
 from bilateral.errors import UserError
 from bilateral.evaluation.guards import guard
-from bilateral.models.network import Network
+from bilateral.evaluation.search import searches_in_bfloat16
 from bilateral.randomness import image_keys, purpose_key
 from bilateral.results import Evaluation, MemberFlags, summarise, summarise_members
-from bilateral.runtime import autocast, exact_float32, has_bfloat16, synchronise, versions
+from bilateral.runtime import autocast, exact_float32, synchronise, versions
 
 _NOISE = 7
 
@@ -42,15 +42,6 @@ class Flags(NamedTuple):
     forwards: int
     backwards: int
     distances: Tensor | None = None
-
-
-def searches_in_bfloat16(model: nn.Module, device: torch.device) -> bool:
-    """Whether attacks search in bfloat16: on a GPU, for models whose logits stay float32.
-
-    Logits in bfloat16 tie, which weakens a margin attack; a float32 re-check cannot make up for a
-    weak search.
-    """
-    return has_bfloat16(device) and isinstance(model, Network)
 
 
 def noise_keys(numbers: Tensor, seed: int = 0) -> Tensor:
@@ -73,11 +64,13 @@ def robust_flags(
     keys: Tensor,
     bfloat16: bool = False,
     epsilon: float | None = None,
+    search: nn.Module | None = None,
 ) -> Flags:
     """Attack one batch; only images that are right to begin with are attacked.
 
     `epsilon` is the L-inf budget that counts; an attack that seeks the smallest perturbation has
-    none of its own.
+    none of its own. `search` is a faster copy of the model for the attack to work on; only what
+    `model` itself confirms in float32 counts.
     """
     started = time.monotonic()
     minimum_norm = isinstance(settings, CarliniWagner | DeepFool)
@@ -93,8 +86,9 @@ def robust_flags(
         if not len(todo):
             break
         clean, truth = images[todo], labels[todo]
-        with untouched(model), exact_float32(), autocast(images.device, reduced):
-            found = perform(model, clean, truth, settings, keys[todo])
+        attacked = model if search is None or not reduced else search
+        with untouched(attacked), exact_float32(), autocast(images.device, reduced):
+            found = perform(attacked, clean, truth, settings, keys[todo])
         wrong = predictions(model, found.images) != truth
         broken = wrong & inside(found.images, clean, epsilon)
         forwards += found.forwards + len(truth)

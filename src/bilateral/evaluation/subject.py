@@ -12,7 +12,8 @@ from bilateral.attacks.settings import APGD, AttackSettings
 from bilateral.attacks.untouched import untouched
 from bilateral.config import GradientAttack
 from bilateral.evaluation.diagnosis import Effort
-from bilateral.evaluation.robustness import robust_flags, searches_in_bfloat16
+from bilateral.evaluation.robustness import robust_flags
+from bilateral.evaluation.search import searches_in_bfloat16
 from bilateral.runtime import exact_float32
 
 Loss = Callable[[Tensor, Tensor], Tensor]
@@ -58,31 +59,38 @@ class Subject:
     def logits(self, images: Tensor) -> Tensor:
         """The float32 outputs, in eval mode."""
         with untouched(self.model), torch.no_grad(), exact_float32():
-            return torch.cat([self.model(part).float() for part in images.split(self.batch_size)])
+            return torch.cat(
+                [self.model(part).float() for part in torch.split(images, self.batch_size)]
+            )
 
     def is_right(self, images: Tensor) -> Tensor:
         """Which images the model classifies right."""
         return self.logits(images).argmax(1) == self.labels
 
     def gradients(self, images: Tensor, loss: Loss, classes: Tensor | None = None) -> Tensor:
-        """The gradient of each image's loss, a function of the logits and labels (or classes)."""
+        """The gradient of each image's loss, a function of the logits and labels (or classes).
+
+        What is not finite counts as zero: no attack can use it.
+        """
         gradients = []
         classes = self.labels if classes is None else classes
         with untouched(self.model), exact_float32(), torch.enable_grad():
             for part, those in zip(
-                images.split(self.batch_size), classes.split(self.batch_size), strict=True
+                torch.split(images, self.batch_size),
+                torch.split(classes, self.batch_size),
+                strict=True,
             ):
                 inputs = part.detach().clone().requires_grad_()
                 total = loss(self.model(inputs).float(), those).sum()
                 gradients.append(torch.autograd.grad(total, inputs)[0])
-        return torch.cat(gradients)
+        return torch.cat(gradients).nan_to_num(0.0, 0.0, 0.0)
 
     def survivors(self, settings: AttackSettings, among: Tensor | None = None) -> Tensor:
         """Which of the images, or of those among them, an attack leaves right."""
         left = (self.right if among is None else among).nonzero().squeeze(1)
         reduced = searches_in_bfloat16(self.model, self.images.device)
         result = torch.zeros_like(self.right)
-        for part in left.split(self.batch_size):
+        for part in torch.split(left, self.batch_size):
             result[part] = robust_flags(
                 self.model, self.images[part], self.labels[part], settings, self.keys[part], reduced
             ).robust
@@ -129,4 +137,4 @@ class Subject:
 
 def share(flags: Tensor) -> float:
     """The share of images that are flagged."""
-    return float(flags.float().mean()) if len(flags) else 0.0
+    return float(flags.double().mean()) if len(flags) else 0.0

@@ -160,7 +160,7 @@ def _check_numbers(stored: AdversarialImages, numbers: list[int], pixels: Tensor
 
 def _claim(stored: AdversarialImages, kept: Kept) -> dict[int, bool]:
     """The robust flags recorded for the kept images; none where no record lies beside them."""
-    folder = RunFolder(stored.path.resolve().parents[1])
+    folder = RunFolder(stored.path.resolve().parent.parent)
     path = folder.attack(kept.attack, fraction_text(kept.epsilon))
     if not path.is_file():
         return {}

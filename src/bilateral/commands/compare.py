@@ -1,0 +1,52 @@
+"""`bilateral compare`: runs under the same attack on the same images, from their folders."""
+
+from collections.abc import Sequence
+from typing import Annotated
+
+import tyro
+
+from bilateral.arguments import budget, call
+from bilateral.commands.printing import print_json
+from bilateral.config import fraction_text
+from bilateral.errors import UserError
+from bilateral.evaluation.comparison import compare
+from bilateral.tables import Format, paired_table, render
+
+
+def command(words: Sequence[str]) -> None:
+    """`bilateral compare RUN RUN...`."""
+    call(compare_runs, words, "bilateral compare")
+
+
+def compare_runs(
+    runs: Annotated[tuple[str, ...], tyro.conf.Positional],
+    /,
+    attack: str = "autoattack",
+    epsilon: str = "8/255",
+    json: bool = False,
+    format: Format = "text",
+) -> None:
+    """Compare runs by the flags that `bilateral evaluate` left; nothing is attacked.
+
+    Each is tested against the first by McNemar's test on the images both have; mean and standard
+    deviation are over all runs (give the seeds of one recipe to see its spread).
+
+    Args:
+        runs: run folders.
+        attack: the attack whose flags are compared.
+        epsilon: its budget.
+        json: print the comparison as JSON.
+        format: how the table is printed.
+    """
+    if len(runs) < 2:
+        raise UserError("compare needs two or more run folders")
+    size = budget("--epsilon", epsilon)
+    assert size is not None
+    result = compare(runs, attack, fraction_text(size))
+    if json:
+        print_json(result.model_dump(mode="json"))
+        return
+    spread = f" +- {100 * result.spread:.1f}" if result.spread is not None else ""
+    print(f"{result.attack} at {result.epsilon_text}, {result.images} images in common")
+    print(render(paired_table(result), format))
+    print(f"mean {100 * result.mean_accuracy:.1f}{spread} over {len(result.runs)} runs")

@@ -1,0 +1,184 @@
+"""Evaluations of a run folder: killed and started again, grown, shared between attacks."""
+
+import json
+import signal
+import subprocess
+import sys
+import time
+
+import numpy as np
+import pytest
+import torch
+
+from bilateral.config import Data
+from bilateral.data.datasets import load
+from bilateral.errors import UserError
+from bilateral.evaluation import campaign as campaign_module
+from bilateral.evaluation.campaign import evaluate_target
+from bilateral.evaluation.target import find_target
+from bilateral.paper.recipes import recipe_named
+from bilateral.runs import RunFolder
+from bilateral.training.progress import TrainingProgress
+from bilateral.training.trainer import train
+
+CPU = torch.device("cpu")
+EPSILON = 40 / 255
+
+
+@pytest.fixture(scope="module")
+def run(tmp_path_factory):
+    """A digits model of a few epochs."""
+    folder = RunFolder(tmp_path_factory.mktemp("run") / "seed0")
+    recipe = recipe_named("digits-r-mc-la").with_fields(
+        epochs=4, check_epochs=0, data=Data(name="digits", augment="none")
+    )
+    train(recipe, folder, load("digits", "train"), CPU, TrainingProgress(quiet=True))
+    return folder
+
+
+@pytest.fixture
+def target(run, tmp_path):
+    """The model with a fresh place for its results."""
+    return find_target(str(run.path), None, None, str(tmp_path / "results"), CPU)
+
+
+def flags_in(folder, attack):
+    file = json.loads(folder.attack(attack, "40/255").read_text())
+    return dict(zip(file["images"], file["robust"], strict=True))
+
+
+def count_batches(monkeypatch):
+    sizes = []
+    real = campaign_module.robust_flags
+
+    def counted(*arguments):
+        sizes.append(len(arguments[1]))
+        return real(*arguments)
+
+    monkeypatch.setattr(campaign_module, "robust_flags", counted)
+    return sizes
+
+
+def test_nothing_is_measured_twice(target, monkeypatch):
+    sizes = count_batches(monkeypatch)
+    first = evaluate_target(target, ["pgd5"], EPSILON, 40, CPU, batch_size=16)
+    assert sizes == [16, 16, 8]
+    again = evaluate_target(target, ["pgd5"], EPSILON, 40, CPU, batch_size=16)
+    assert sizes == [16, 16, 8]
+    assert first.attacks["pgd5"] == again.attacks["pgd5"]
+    evaluate_target(target, ["pgd5"], EPSILON, 50, CPU, batch_size=16)
+    assert sizes == [16, 16, 8, 10]
+
+
+def test_an_ensemble_goes_on_with_survivors_and_shares_members(target, monkeypatch):
+    sizes = count_batches(monkeypatch)
+    evaluate_target(target, ["apgd"], EPSILON, 30, CPU)
+    ce, targeted = sizes
+    assert ce == 30 and targeted < 30
+    members = json.loads(target.folder.attack("apgd", "40/255").read_text())["members"]
+    assert targeted == sum(members["apgd-ce"]["robust"])
+    sizes.clear()
+    entry = evaluate_target(target, ["apgd-ce"], EPSILON, 30, CPU)
+    assert sizes == []  # the ensemble's first member has seen every image
+    after = evaluate_target(target, ["apgd"], EPSILON, 30, CPU).attacks["apgd"].members
+    assert after["apgd-ce"] == entry.attacks["apgd-ce"].accuracy >= after["apgd-t"]
+
+
+def test_flags_do_not_depend_on_batch_size(target, run, tmp_path):
+    evaluate_target(target, ["apgd-ce", "pgd50-cw"], EPSILON, 24, CPU, batch_size=24)
+    other = find_target(str(run.path), None, None, str(tmp_path / "other"), CPU)
+    evaluate_target(other, ["apgd-ce", "pgd50-cw"], EPSILON, 24, CPU, batch_size=7)
+    for attack in ("apgd-ce", "pgd50-cw"):
+        assert flags_in(target.folder, attack) == flags_in(other.folder, attack)
+
+
+def test_other_weights_are_measured_anew(target, monkeypatch):
+    sizes = count_batches(monkeypatch)
+    evaluate_target(target, ["fgsm"], EPSILON, 20, CPU)
+    with torch.no_grad():
+        target.model.head.bias += 0.1
+    evaluate_target(target, ["fgsm"], EPSILON, 20, CPU)
+    assert sizes == [20, 20]
+
+
+def test_minimum_norm_attacks_tell_distances(target):
+    entry = evaluate_target(target, ["deepfool-l2"], EPSILON, 30, CPU)
+    attack = entry.attacks["deepfool-l2"]
+    file = json.loads(target.folder.attack("deepfool-l2", "40/255").read_text())
+    found = [value for value in file["distances"] if value]
+    assert attack.mean_distance == pytest.approx(np.mean(found))
+    at_half = sum(value is None or value > 0.5 for value in file["distances"]) / 30
+    assert attack.accuracy_at_radius["0.5"] == pytest.approx(at_half)
+
+
+def test_a_damaged_file_is_named(target):
+    evaluate_target(target, ["fgsm"], EPSILON, 10, CPU)
+    path = target.folder.attack("fgsm", "40/255")
+    path.write_text(path.read_text()[:100])
+    with pytest.raises(UserError, match="is damaged"):
+        evaluate_target(target, ["fgsm"], EPSILON, 10, CPU)
+
+
+def test_more_images_than_there_are(target):
+    with pytest.raises(UserError, match="360 test images"):
+        evaluate_target(target, ["fgsm"], EPSILON, 361, CPU)
+
+
+def test_an_attack_of_ones_own(target, tmp_path):
+    """It is held to the same ball: a cheat that leaves it breaks nothing."""
+    (tmp_path / "mine.py").write_text(
+        "def nothing(model, images, labels, epsilon):\n    return images\n"
+        "def cheat(model, images, labels, epsilon):\n    return 1 - images\n"
+        "def corner(model, images, labels, epsilon):\n"
+        "    return (images - epsilon).clamp(0, 1)\n"
+        "def wrong(model, images, labels, epsilon):\n    return labels\n"
+    )
+    names = [f"{tmp_path}/mine.py:{function}" for function in ("nothing", "cheat", "corner")]
+    entry = evaluate_target(target, names, EPSILON, 60, CPU)
+    nothing, cheat, corner = (entry.attacks[name].accuracy for name in names)
+    assert nothing == cheat == entry.clean_accuracy
+    assert corner <= nothing
+    with pytest.raises(UserError, match="not images of"):
+        evaluate_target(target, [f"{tmp_path}/mine.py:wrong"], EPSILON, 10, CPU)
+
+
+def test_a_killed_evaluation_goes_on_with_the_same_flags(run, tmp_path):
+    """SIGKILL during autoattack; the same command gives an uninterrupted run's flags."""
+    words = ["--attacks", "autoattack", "--images", "12", "--batch-size", "4", "--json", "--quiet"]
+
+    def command(out):
+        return [
+            sys.executable,
+            "-m",
+            "bilateral",
+            "evaluate",
+            str(run.path),
+            "--out",
+            str(out),
+        ] + words
+
+    subprocess.run(command(tmp_path / "whole"), check=True, capture_output=True)
+    broken = RunFolder(tmp_path / "broken")
+    flags = broken.attack("autoattack", "40/255")
+    seen, kills = 0, 0
+    while kills < 3:
+        process = subprocess.Popen(
+            command(broken.path), stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL
+        )
+        before = flags.read_bytes() if flags.exists() else b""
+        while process.poll() is None and (flags.read_bytes() if flags.exists() else b"") == before:
+            time.sleep(0.01)
+        if process.poll() is None:
+            process.send_signal(signal.SIGKILL)
+            kills += 1
+        process.wait()
+        members = json.loads(flags.read_text())["members"]
+        done = sum(len(member["images"]) for member in members.values())
+        assert done > seen  # what was done stays done
+        seen = done
+    subprocess.run(command(broken.path), check=True, capture_output=True)
+    whole = RunFolder(tmp_path / "whole")
+    assert flags_in(broken, "autoattack") == flags_in(whole, "autoattack")
+    members = json.loads(flags.read_text())["members"]
+    for member in members.values():
+        assert len(member["images"]) == len(set(member["images"]))  # no batch done twice

@@ -1,0 +1,80 @@
+"""McNemar's test against known values, and runs compared through the command."""
+
+import json
+import subprocess
+import sys
+
+import pytest
+
+from bilateral.errors import UserError
+from bilateral.evaluation.comparison import compare, mcnemar, paired_test
+from bilateral.results import AttackFile, MemberFlags
+from bilateral.runs import RunFolder, write_json
+
+
+def leave_flags(folder, robust, first=0):
+    numbers = list(range(first, first + len(robust)))
+    file = AttackFile(
+        schema=1,
+        attack="pgd20",
+        settings={"pgd20": {}},
+        epsilon=8 / 255,
+        epsilon_text="8/255",
+        data="digits",
+        weights_digest="",
+        versions={},
+        members={"pgd20": MemberFlags(images=numbers, robust=robust)},
+    )
+    file.compile()
+    write_json(RunFolder(folder).attack("pgd20", "8/255"), file.model_dump(by_alias=True))
+
+
+@pytest.mark.parametrize(
+    ("only_first", "only_second", "p_value"),
+    [(0, 0, 1.0), (5, 5, 1.0), (0, 10, 2 / 1024), (6, 16, 0.05247879), (15, 5, 0.04138947)],
+)
+def test_mcnemar_known_values(only_first, only_second, p_value):
+    """By hand from the binomial distribution: 2 P(X <= min) at one half."""
+    assert mcnemar(only_first, only_second) == pytest.approx(p_value, rel=1e-6)
+
+
+def test_large_counts_agree_with_the_exact_test():
+    assert mcnemar(530, 470) == pytest.approx(mcnemar(529, 470), rel=0.15)
+    assert mcnemar(3000, 1000) < 1e-100
+
+
+def test_only_discordant_images_count():
+    test = paired_test({1: True, 2: True, 3: False, 9: True}, {1: True, 2: False, 3: True})
+    assert (test.images, test.only_first, test.only_second) == (3, 1, 1)
+
+
+def test_runs_are_compared_on_shared_images(tmp_path):
+    leave_flags(tmp_path / "a", [True] * 30 + [False] * 10)
+    leave_flags(tmp_path / "b", [True] * 10 + [False] * 20, first=10)
+    result = compare([str(tmp_path / "a"), str(tmp_path / "b")], "pgd20", "8/255")
+    assert result.images == 30
+    assert [line.accuracy for line in result.runs] == pytest.approx([20 / 30, 10 / 30])
+    assert result.runs[1].against_first.only_first == 10
+    assert result.mean_accuracy == pytest.approx(0.5)
+    assert result.spread == pytest.approx(0.2357, abs=1e-4)
+
+
+def test_what_is_missing_is_named(tmp_path):
+    leave_flags(tmp_path / "a", [True])
+    leave_flags(tmp_path / "b", [True], first=5)
+    with pytest.raises(UserError, match="share no images"):
+        compare([str(tmp_path / "a"), str(tmp_path / "b")], "pgd20", "8/255")
+    with pytest.raises(UserError, match="bilateral evaluate"):
+        compare([str(tmp_path / "a"), str(tmp_path / "c")], "pgd20", "8/255")
+
+
+def test_the_command_needs_no_torch(tmp_path):
+    for name, robust in (("a", [True, True, False]), ("b", [True, False, False])):
+        leave_flags(tmp_path / name, robust)
+    code = (
+        "import sys; from bilateral.cli import main; main(sys.argv[1:]); "
+        "sys.exit('torch' in sys.modules)"
+    )
+    words = ["compare", str(tmp_path / "a"), str(tmp_path / "b"), "--attack", "pgd20", "--json"]
+    done = subprocess.run([sys.executable, "-c", code, *words], capture_output=True, check=True)
+    assert json.loads(done.stdout)["images"] == 3

@@ -1,0 +1,312 @@
+"""Diagnostics: known offenders are found by the right check, and an innocent model holds."""
+
+import json
+from pathlib import Path
+
+import pytest
+import torch
+from torch import nn
+from torch.nn import functional as F
+
+from bilateral.config import Labels
+from bilateral.data.batches import as_floats, as_tensors
+from bilateral.data.datasets import load
+from bilateral.data.subsets import balanced_subset
+from bilateral.errors import UserError
+from bilateral.evaluation.checks import CHECKS, read
+from bilateral.evaluation.diagnosis import Diagnosis, Effort, judge
+from bilateral.evaluation.diagnostics import diagnose
+from bilateral.evaluation.target import trained_model
+from bilateral.paper.recipes import recipe_named
+from bilateral.runs import RunFolder
+from bilateral.training.progress import TrainingProgress
+from bilateral.training.trainer import train
+
+CPU = torch.device("cpu")
+EPSILON = 40 / 255
+QUICK = Effort(
+    step_counts=(1, 5, 20),
+    restarts=2,
+    apgd_steps=10,
+    queries=100,
+    noise_draws=5,
+    surface_images=8,
+    binarization_images=4,
+)
+
+
+def trained(run, path):
+    folder = RunFolder(path)
+    train(run, folder, load("digits", "train"), CPU, TrainingProgress(quiet=True))
+    return trained_model(folder, CPU)[1]
+
+
+@pytest.fixture(scope="module")
+def robust(tmp_path_factory):
+    """The digits model, adversarially trained by PGD."""
+    usual = recipe_named("digits-r-mc-la")
+    adversary = usual.adversary.with_fields(target="none", steps=5, step_size=EPSILON / 3)
+    run = usual.with_fields(
+        epochs=6, check_epochs=0, labels=Labels(rule="one-hot"), adversary=adversary
+    )
+    return trained(run, tmp_path_factory.mktemp("robust"))
+
+
+@pytest.fixture(scope="module")
+def undefended(tmp_path_factory):
+    run = recipe_named("digits-undefended").with_fields(epochs=5, check_epochs=0)
+    return trained(run, tmp_path_factory.mktemp("undefended"))
+
+
+@pytest.fixture(scope="module")
+def digits():
+    split = load("digits", "test")
+    pixels, labels = as_tensors(split, CPU)
+    numbers = torch.from_numpy(balanced_subset(split.labels, 100, seed=0))
+    return as_floats(pixels[numbers]), labels[numbers]
+
+
+def few(digits):
+    """Half of the images: what offenders do is not subtle."""
+    return digits[0][:50], digits[1][:50]
+
+
+@pytest.fixture(scope="module")
+def innocent(robust, undefended, digits):
+    return diagnose(robust, *digits, EPSILON, sources=[undefended], effort=QUICK)
+
+
+class Wrapped(nn.Module):
+    """A model with something before it and something after."""
+
+    def __init__(self, model, before=None, after=None):
+        super().__init__()
+        self.model = model
+        self.before, self.after = before or nn.Identity(), after or nn.Identity()
+
+    def forward(self, images):
+        return self.after(self.model(self.before(images)))
+
+
+def quantised(images):
+    return (images * 8).round() / 8
+
+
+def straight_through(images):
+    return images + (quantised(images) - images).detach()
+
+
+def reversed_at_clean(images):
+    """The gradient points the wrong way at clean images alone, whose pixels are whole levels."""
+    levels = images.detach() * 255
+    clean = (levels - levels.round()).abs().flatten(1).amax(1) < 1e-3
+    return torch.where(clean.view(-1, 1, 1, 1), 2 * images.detach() - images, images)
+
+
+OFFENDERS = {
+    "quantised input": (
+        {"before": quantised},
+        {"zero-gradients", "gradient-mismatch", "large-budget", "black-box-stronger"},
+        "masked",
+    ),
+    "quantised input, gradient passed straight through": (
+        {"before": straight_through},
+        {"gradient-mismatch"},
+        "suspect",
+    ),
+    "saturated logits": (
+        {"after": lambda logits: 1000 * logits},
+        {"saturated-logits", "zero-gradients", "loss-gap", "pgd-apgd-gap"},
+        "masked",
+    ),
+    "temperature of a thousandth": (
+        {"after": lambda logits: logits / 1e-3},
+        {"saturated-logits", "zero-gradients"},
+        "masked",
+    ),
+    "noise at inference": (
+        {"before": lambda images: images + 0.1 * torch.randn_like(images)},
+        {"changing-outputs"},
+        None,
+    ),
+    "softmax at the output": (
+        {"after": lambda logits: logits.softmax(1)},
+        {"softmax-outputs"},
+        "suspect",
+    ),
+    "detached input": (
+        {"before": lambda images: images.detach()},
+        {"not-differentiable", "black-box-stronger", "binarization"},
+        "masked",
+    ),
+    "numpy inside": (
+        {"before": lambda images: torch.from_numpy(images.numpy())},
+        {"not-differentiable"},
+        "masked",
+    ),
+    "classes for logits": (
+        {"after": lambda logits: F.one_hot(logits.argmax(1), 10).float()},
+        {"not-differentiable"},
+        "masked",
+    ),
+    "signs of pixels": (
+        {"before": lambda images: (images - 0.5).sign() / 2 + 0.5},
+        {"zero-gradients"},
+        "masked",
+    ),
+    "first step reversed": (
+        {"before": reversed_at_clean},
+        {"one-step-overfitting"},
+        "masked",
+    ),
+}
+
+
+@pytest.mark.parametrize("offence", OFFENDERS)
+def test_offenders_are_found(robust, digits, offence):
+    parts, expected, verdict = OFFENDERS[offence]
+    wrapped = Wrapped(robust, **{place: Layer(function) for place, function in parts.items()})
+    torch.manual_seed(0)
+    found = diagnose(wrapped.eval(), *few(digits), EPSILON, effort=QUICK)
+    raised = {reading.name for reading in found.readings if reading.raised}
+    assert expected <= raised
+    assert found.verdict == verdict or (verdict is None and found.verdict != "holds")
+    assert len(found.reasons) == len(raised)
+    json.dumps(found.model_dump(mode="json"), allow_nan=False)
+
+
+class Layer(nn.Module):
+    def __init__(self, function):
+        super().__init__()
+        self.function = function
+
+    def forward(self, inputs):
+        return self.function(inputs)
+
+
+def test_adversarial_training_holds(innocent):
+    assert innocent.reasons == []
+    assert innocent.verdict == "holds"
+    assert 0.5 < innocent.accuracies["apgd"] <= innocent.accuracies["pgd"] < 0.9
+    assert [reading.name for reading in innocent.readings] == list(CHECKS)
+    assert all(reading.value is not None for reading in innocent.readings)
+
+
+def test_an_undefended_model_is_near_zero_but_not_masked(undefended, digits):
+    found = diagnose(undefended, *few(digits), EPSILON, effort=QUICK)
+    assert found.verdict == "holds", found.reasons
+    assert found.accuracies["white-box"] < 0.1
+
+
+def test_transfer_beats_a_masked_model(robust, digits):
+    """The model itself as the source: its gradient breaks the copy that hides it."""
+    hidden = Wrapped(robust, before=Layer(quantised)).eval()
+    found = diagnose(hidden, *few(digits), EPSILON, sources=[robust], effort=QUICK)
+    assert found.reading("transfer-stronger").raised
+    assert found.reading("transfer-stronger").severity == "masked"
+
+
+def test_gradient_tables(linear):
+    """A linear model with two classes: the gradient is p(wrong) times a difference of rows."""
+    images = torch.rand(12, 3, 6, 6, generator=torch.Generator().manual_seed(0))
+    labels = torch.arange(12) % 5
+    found = diagnose(linear, images, labels, 0.02, effort=QUICK)
+    weight = linear.head.weight.detach().double()
+    logits = linear(images).detach().double()
+    missing = logits.softmax(1) - F.one_hot(labels, 5)
+    norms = (missing @ weight).norm(dim=1)
+    right = logits.argmax(1) == labels
+    tables = {(row.norm, row.scale): row for row in found.gradient_magnitude}
+    assert len(tables) == 6
+    for (norm, scale), row in tables.items():
+        width = {"[0, 1]": 1, "[-1, 1]": 2, "[0, 255]": 255}[scale]
+        values = (norms / width) ** (2 if norm == "squared-l2" else 1)
+        assert row.all.mean == pytest.approx(float(values.mean()), rel=1e-4)
+        assert row.wrong.max == pytest.approx(float(values[~right].max()), rel=1e-4)
+        assert row.all.min == pytest.approx(float(values.min()), rel=1e-3)
+        assert row.correct.images + row.wrong.images == row.all.images == 12
+    assert found.reading("gradient-mismatch").value == pytest.approx(0, abs=1e-3)
+    assert found.reading("local-linearity").value == pytest.approx(1, abs=0.05)
+
+
+def test_curves_surface_and_json(innocent, digits, robust):
+    budgets = [point.epsilon for point in innocent.curves.epsilon]
+    assert budgets == pytest.approx([0, EPSILON / 2, EPSILON, 2 * EPSILON, 0.5, 1.0])
+    accuracies = [point.accuracy for point in innocent.curves.epsilon]
+    assert accuracies == sorted(accuracies, reverse=True) and accuracies[-1] == 0
+    assert [point.steps for point in innocent.curves.steps] == [0, 1, 5, 20]
+    surface = innocent.loss_surface
+    middle = len(surface.offsets) // 2
+    with torch.no_grad():
+        clean = F.cross_entropy(robust(digits[0][:8]), digits[1][:8])
+    assert surface.loss[middle][middle] == pytest.approx(float(clean), rel=1e-4)
+    assert surface.loss[-1][middle] > surface.loss[middle][middle] > surface.loss[0][middle]
+    assert sum(innocent.histograms[1].counts) == innocent.images == 100
+    text = json.dumps(innocent.model_dump(mode="json", by_alias=True), allow_nan=False)
+    assert Diagnosis.model_validate_json(text) == innocent
+    assert innocent.epsilon_text == "40/255"
+
+
+def test_the_model_and_the_result_do_not_change(robust, digits):
+    images, labels = digits[0][:20], digits[1][:20]
+    robust.train()
+    before = {name: value.clone() for name, value in robust.state_dict().items()}
+    seen = []
+    first = diagnose(
+        robust, images, labels, EPSILON, effort=QUICK, progress=lambda *stage: seen.append(stage)
+    )
+    second = diagnose(robust, images, labels, EPSILON, effort=QUICK, batch_size=7)
+    assert robust.training and all(value.grad is None for value in robust.parameters())
+    assert all(torch.equal(value, before[name]) for name, value in robust.state_dict().items())
+    robust.eval()
+    for one, other in zip(first.readings, second.readings, strict=True):
+        assert one.raised == other.raised
+        assert one.value == pytest.approx(other.value, abs=1e-3)
+    assert seen[0] == ("outputs", 0, 7) and seen[-1] == ("done", 7, 7)
+
+
+def test_severity_and_verdict():
+    usual, wide = read("pgd-apgd-gap", 0.05), read("pgd-apgd-gap", 0.08)
+    grave = read("pgd-apgd-gap", 0.14)
+    assert not usual.raised and wide.raised and grave.raised
+    assert (wide.severity, wide.limit, grave.severity, grave.limit) == (
+        "suspect",
+        0.06,
+        "masked",
+        0.13,
+    )
+    few, many = (read("pgd-apgd-gap", 0.14, images=count) for count in (200, 100_000))
+    assert (few.severity, many.severity) == ("suspect", "masked")
+    assert read("binarization", 0.4).severity == "masked" and not read("binarization", 1.0).raised
+    assert read("label-leaking", 0.01).raised and read("label-leaking", 0.01).severity == "masked"
+    assert not read("gradient-alignment", 0.0, applies=False).raised
+    assert read("saturated-logits", float("nan")).value is None
+    assert judge([usual]) == ("holds", [])
+    assert judge([usual, wide])[0] == "suspect"
+    verdict, reasons = judge([wide, grave])
+    assert verdict == "masked" and reasons[0].startswith("pgd-apgd-gap 0.14 (limit 0.13): ")
+
+
+def test_every_check_is_documented():
+    page = (Path(__file__).parents[2] / "docs" / "evaluation.md").read_text()
+    for name, check in CHECKS.items():
+        assert f"| `{name}` | {check.raised_if} | {check.meaning} |" in page
+
+
+@pytest.mark.parametrize(
+    ("change", "message"),
+    [
+        (lambda images, labels: (images, labels, 8), "outside"),
+        (lambda images, labels: (images, labels[:-1], 0.1), "100 images but 99 labels"),
+        (lambda images, labels: (images * 255, labels, 0.1), r"floats in \[0, 1\]"),
+    ],
+)
+def test_inputs_that_do_not_fit_are_refused(robust, digits, change, message):
+    with pytest.raises(UserError, match=message):
+        diagnose(robust, *change(*digits), effort=QUICK)
+
+
+def test_outputs_that_are_not_finite_are_refused(robust, digits):
+    broken = Wrapped(robust, after=Layer(lambda logits: logits / 0)).eval()
+    with pytest.raises(UserError, match="not finite"):
+        diagnose(broken, *digits, EPSILON, effort=QUICK)

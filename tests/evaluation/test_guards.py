@@ -1,0 +1,181 @@
+"""Each guard with a known offender and with innocents, in the library and by the command."""
+
+import warnings
+
+import pytest
+import torch
+from torch import nn
+
+import bilateral
+from bilateral.cli import main
+from bilateral.errors import UserError
+from bilateral.evaluation.guards import NORMALISATIONS, guard
+
+
+class Wrapped(nn.Module):
+    """A model with something done to its input and output."""
+
+    def __init__(self, model, before=lambda images: images, after=lambda logits: logits):
+        super().__init__()
+        self.model, self.before, self.after = model, before, after
+
+    def forward(self, images):
+        return self.after(self.model(self.before(images)))
+
+
+@pytest.fixture
+def scene(linear):
+    """A linear model and 200 images, all of which it gets right."""
+    images = torch.rand(200, 3, 6, 6, generator=torch.Generator().manual_seed(3))
+    return linear.eval(), images, linear(images).argmax(1)
+
+
+def softmax(logits):
+    return logits.softmax(1)
+
+
+@pytest.mark.parametrize(
+    "after",
+    [
+        lambda logits: logits,
+        lambda logits: logits.log_softmax(1),
+        lambda logits: logits - logits.mean(1, keepdim=True) + 1 / 5,
+        torch.relu,
+    ],
+)
+def test_an_innocent_model_raises_nothing(scene, after):
+    """Log-probabilities, logits that sum to 1 and logits that are never negative: no softmax."""
+    model, images, labels = scene
+    assert guard(Wrapped(model, after=after).eval(), images, labels, 8 / 255) == []
+
+
+def test_train_mode_is_told_and_left(scene):
+    model, images, labels = scene
+    model = nn.Sequential(nn.BatchNorm2d(3), model)
+    found = guard(model, images, labels, 8 / 255)
+    assert len(found) == 1 and "in train mode: it is put in eval mode" in found[0]
+    assert model.training and model[0].num_batches_tracked == 0
+    assert guard(model.eval(), images, labels, 8 / 255) == []
+
+
+def test_softmax_is_refused_unless_forced(scene):
+    model, images, labels = scene
+    model = Wrapped(model, after=softmax).eval()
+    with pytest.raises(UserError, match=r"probabilities .* not logits.*--force"):
+        guard(model, images, labels, 8 / 255)
+    found = guard(model, images, labels, 8 / 255, force=True)
+    assert len(found) == 1 and "probabilities" in found[0]
+
+
+def test_nan_is_refused(scene):
+    model, images, labels = scene
+    with pytest.raises(UserError, match="NaN on clean images"):
+        guard(Wrapped(model, after=torch.log), images, labels, 8 / 255)
+
+
+def test_randomised_outputs(scene):
+    model, images, labels = scene
+    noisy = Wrapped(model, before=lambda images: images + 1e-3 * torch.randn_like(images)).eval()
+    found = guard(noisy, images, labels, 8 / 255)
+    assert len(found) == 1 and "change from call to call" in found[0]
+    assert "expectation over transformation" in found[0]
+
+
+@pytest.mark.parametrize("name", NORMALISATIONS)
+def test_another_input_range_is_named(scene, name):
+    model, images, labels = scene
+    mean, std = (torch.tensor(values).view(1, -1, 1, 1) for values in NORMALISATIONS[name])
+    other = Wrapped(model, before=lambda given: given * std + mean).eval()
+    found = guard(other, images, labels, 8 / 255)
+    assert f"100.0 % with images {name}" in found[-1]
+    assert "expect another input range" in found[-1]
+
+
+def test_a_grey_image_tries_no_colour_constants(scene):
+    model, images, labels = scene
+    grey = Wrapped(model, before=lambda given: given.expand(-1, 3, -1, -1) / 255).eval()
+    images = images[:, :1]
+    labels = model(images.expand(-1, 3, -1, -1)).argmax(1)
+    assert "images scaled to 0..255" in guard(grey, images, labels, 8 / 255)[-1]
+
+
+def test_clean_accuracy_near_chance(scene):
+    model, images, _ = scene
+    labels = torch.randint(0, 5, (200,), generator=torch.Generator().manual_seed(1))
+    found = guard(model, images, labels, 8 / 255)
+    assert len(found) == 1 and "near chance for 5 classes" in found[0]
+    assert guard(model, images[:40], labels[:40], 8 / 255) == []  # too few to say so
+
+
+def test_images_sorted_by_class_are_sampled_evenly():
+    """A model that always says 0 is right on the first fifth of sorted images alone."""
+    model = nn.Sequential(nn.Flatten(), nn.Linear(12, 5))
+    nn.init.zeros_(model[1].weight)
+    nn.init.zeros_(model[1].bias)
+    images = torch.rand(1000, 3, 2, 2)
+    found = guard(model, images, torch.arange(5).repeat_interleave(200), 8 / 255)
+    assert len(found) == 1 and "near chance" in found[0]
+
+
+@pytest.mark.parametrize(("epsilon", "message"), [(8, "did you mean 8/255?"), (0, "outside")])
+def test_epsilon_in_the_wrong_unit_is_refused(scene, epsilon, message):
+    with pytest.raises(UserError, match=message.replace("?", r"\?")):
+        bilateral.evaluate(*scene, attacks="fgsm", epsilon=epsilon)
+
+
+def test_epsilon_divided_twice(scene):
+    found = guard(*scene, 8 / 255 / 255)
+    assert len(found) == 1 and "divided by 255 twice" in found[0]
+    assert guard(*scene, 0.5 / 255) == []
+
+
+def test_the_library_warns_and_refuses(scene):
+    model, images, labels = scene
+    with pytest.warns(UserWarning, match="train mode"):
+        bilateral.evaluate(nn.Sequential(nn.Dropout(), model), images, labels, "fgsm")
+    probabilities = Wrapped(model, after=softmax).eval()
+    with pytest.raises(UserError, match="force=True"):
+        bilateral.evaluate(probabilities, images, labels, "fgsm")
+    with pytest.warns(UserWarning, match="probabilities"):
+        bilateral.evaluate(probabilities, images, labels, "fgsm", force=True)
+    with warnings.catch_warnings():
+        warnings.simplefilter("error")
+        bilateral.evaluate(model, images, labels, "fgsm")
+
+
+OWN = """
+import torch
+from torch import nn
+
+
+def plain(classes, channels):
+    torch.manual_seed(0)
+    return nn.Sequential(nn.Dropout(), nn.Flatten(), nn.Linear(64 * channels, classes))
+
+
+def probabilities(classes, channels):
+    return nn.Sequential(plain(classes, channels), nn.Softmax(1)).eval()
+"""
+
+
+def test_the_command_warns_on_standard_error(tmp_path, monkeypatch, capsys):
+    monkeypatch.chdir(tmp_path)
+    (tmp_path / "own.py").write_text(OWN)
+    words = ["--data", "digits", "--attacks", "fgsm", "--images", "20", "--quiet"]
+    assert main(["evaluate", "own.py:plain", *words]) == 0
+    said = capsys.readouterr()
+    assert "bilateral: warning: the model is in train mode" in said.err
+    assert "near chance for 10 classes" in said.err
+    assert "warning" not in said.out and "worst case" in said.out
+
+
+def test_the_command_refuses_unless_forced(tmp_path, monkeypatch, capsys):
+    monkeypatch.chdir(tmp_path)
+    (tmp_path / "own.py").write_text(OWN)
+    words = ["own.py:probabilities", "--data", "digits", "--attacks", "fgsm", "--images", "20"]
+    assert main(["evaluate", *words]) == 2
+    said = capsys.readouterr()
+    assert "probabilities" in said.err and said.err.count("\n") == 1 and said.out == ""
+    assert not (tmp_path / "evaluations").exists()
+    assert main(["evaluate", *words, "--force"]) == 0
+    assert "bilateral: warning: the model returns probabilities" in capsys.readouterr().err

@@ -1,0 +1,183 @@
+"""Transfer against a hand computation on linear models, and the command on digits runs."""
+
+import json
+
+import pytest
+import torch
+
+from bilateral.attacks.table import attack_named
+from bilateral.cli import main
+from bilateral.errors import UserError
+from bilateral.evaluation.robustness import noise_keys, predictions, robust_flags
+from bilateral.evaluation.transfer import transfer, transfer_members
+
+EPSILON = 0.02
+
+
+@pytest.fixture
+def models(linear):
+    """Two linear models of two classes with related weights, and labels neither fully knows."""
+    kind = type(linear)
+    one, two = kind(classes=2, seed=0).eval(), kind(classes=2, seed=1).eval()
+    with torch.no_grad():
+        two.head.weight.copy_(0.6 * one.head.weight + 0.8 * two.head.weight)
+    return {"one": one, "two": two}
+
+
+@pytest.fixture
+def scene(models):
+    generator = torch.Generator().manual_seed(5)
+    images = 0.3 + 0.4 * torch.rand(300, 3, 6, 6, generator=generator)
+    labels = sum(model(images) for model in models.values()).argmax(1)
+    return images, labels
+
+
+def by_hand(source, target, images, labels):
+    """The accuracy of `target` on x + epsilon * sign(w_wrong - w_true) of the source's weights."""
+    weights = source.head.weight.detach()
+    signs = (weights[1 - labels] - weights[labels]).sign().view_as(images)
+    moved = (images + EPSILON * signs).flatten(1) - 0.5
+    logits = moved @ target.head.weight.detach().T
+    return float((logits.argmax(1) == labels).float().mean())
+
+
+def test_the_matrix_equals_a_hand_computation(models, scene):
+    """On a linear model FGSM and PGD's last iterate are the same corner of the ball."""
+    images, labels = scene
+    found = transfer(models, models, images, labels, ["fgsm", "pgd20"], EPSILON, batch_size=70)
+    for attack in ("fgsm", "pgd20"):
+        for source, one in models.items():
+            for target, other in models.items():
+                expected = by_hand(one, other, images, labels)
+                assert found.attacks[attack][source][target] == pytest.approx(expected, abs=1e-6)
+    clean = {
+        name: float((model(images).argmax(1) == labels).float().mean())
+        for name, model in models.items()
+    }
+    assert found.clean == pytest.approx(clean)
+    assert all(0.8 < share < 1 for share in clean.values())  # wrong ones are attacked too
+    crossed = found.attacks["fgsm"]["one"]["two"]
+    assert found.attacks["fgsm"]["two"]["two"] < crossed < clean["two"] - 0.1
+    assert found.images == 300 and found.white_box == ["one", "two"]
+    assert found.settings["pgd20"]["pgd20"]["iterate"] == "last"
+
+
+def test_the_first_fooling_iterate_would_transfer_less(models, scene):
+    """Why the last iterate is handed over: `evaluate`'s images are weaker on another model."""
+    images, labels = scene
+    settings = attack_named("pgd20", EPSILON)
+    keys = noise_keys(torch.arange(len(labels)))
+    stopped = robust_flags(models["one"], images, labels, settings, keys).images
+    weaker = float((predictions(models["two"], stopped) == labels).float().mean())
+    found = transfer(
+        {"one": models["one"]}, {"two": models["two"]}, images, labels, ["pgd20"], EPSILON
+    )
+    assert found.attacks["pgd20"]["one"]["two"] < weaker - 0.05
+    assert found.white_box == []
+
+
+def test_an_ensemble_goes_on_with_what_is_left(models, scene):
+    images, labels = scene
+    found = transfer(models, models, images, labels, ["apgd"], EPSILON)
+    for name, model in models.items():
+        expected = by_hand(model, model, images, labels)
+        assert found.attacks["apgd"][name][name] == pytest.approx(expected, abs=1e-6)
+    assert set(found.settings["apgd"]) == {"apgd-ce", "apgd-t"}
+
+
+def test_images_outside_the_ball_do_not_count(models, scene, tmp_path):
+    images, labels = scene
+    (tmp_path / "own.py").write_text("def far(model, images, labels, epsilon): return 1 - images\n")
+    attack = f"{tmp_path}/own.py:far"
+    found = transfer(models, models, images, labels, [attack], EPSILON)
+    for row in found.attacks[attack].values():
+        assert row == found.clean
+
+
+def test_an_attack_without_a_budget_is_refused():
+    with pytest.raises(UserError, match="cw-l2 has no L-inf budget"):
+        transfer_members("cw-l2", EPSILON)
+
+
+@pytest.fixture(scope="module")
+def runs(tmp_path_factory):
+    """A folder with two digits runs of two epochs."""
+    out = tmp_path_factory.mktemp("transfer")
+    for recipe in ("digits-undefended", "digits-r-mc-la"):
+        words = ["--epochs", "2", "--check-epochs", "0", "--quiet", "--out", str(out)]
+        assert main(["train", recipe, *words]) == 0
+    return out
+
+
+def test_the_command_writes_what_it_prints(runs, monkeypatch, capsys):
+    monkeypatch.chdir(runs)
+    one, two = "digits-undefended/seed0", "digits-r-mc-la/seed0"
+    words = ["--sources", one, two, "--targets", f"{two}/", "--images", "100", "--quiet"]
+    assert main(["transfer", *words, "--json"]) == 0
+    said = capsys.readouterr()
+    found = json.loads(said.out)
+    assert said.err == ""
+    assert found == json.loads((runs / "evaluations" / "transfer" / "transfer.json").read_text())
+    assert found["images"] == 100 and found["epsilon_text"] == "40/255"
+    assert set(found["attacks"]) == {"fgsm", "pgd20"}
+    assert found["white_box"] == [two]  # spelled in two ways, one model
+    pgd = found["attacks"]["pgd20"]
+    assert pgd[two][two] < pgd[one][two] < found["clean"][two]
+
+    assert main(["transfer", *words, "--attacks", "fgsm", "--format", "markdown"]) == 0
+    lines = capsys.readouterr().out.splitlines()
+    assert len(lines) == 5
+    assert "(white-box)" not in lines[3] and "(white-box)" in lines[4]
+
+
+@pytest.mark.parametrize(
+    ("words", "message"),
+    [
+        (["--sources", "nowhere", "--targets", "nowhere"], "no run folder at nowhere"),
+        (["--sources", "digits-r-mc-la/seed0"], "--targets"),
+        (["--sources", "digits-r-mc-la/seed0", "--targets"], "--targets"),
+        (["--sources", "a", "--targets", "b", "--epsilon", "8"], "did you mean 8/255?"),
+        (["--sources", "a", "--targets", "b", "--attacks", "pgd"], "unknown attack"),
+    ],
+)
+def test_bad_input_is_one_line_and_exit_2(runs, monkeypatch, capsys, words, message):
+    monkeypatch.chdir(runs)
+    before = sorted(runs.rglob("*"))
+    assert main(["transfer", *words]) == 2
+    said = capsys.readouterr()
+    assert message in said.err and said.err.count("\n") == 1 and said.out == ""
+    assert sorted(runs.rglob("*")) == before
+
+
+def test_models_tested_on_different_images_are_refused(runs, tmp_path, monkeypatch, capsys):
+    from PIL import Image
+
+    for place, name in enumerate(["cat", "dog"]):
+        (tmp_path / "pictures" / name).mkdir(parents=True)
+        for number in range(10):
+            picture = Image.new("RGB", (8, 8), (80 * place, 120, 10 * number))
+            picture.save(tmp_path / "pictures" / name / f"{number}.png")
+    monkeypatch.chdir(tmp_path)
+    words = ["digits-r-mc-la", "--data", "folder:pictures", "--epochs", "1", "--quiet"]
+    for seed in ("0", "1"):
+        assert main(["train", *words, "--check-epochs", "0", "--seed", seed]) == 0
+    capsys.readouterr()
+    sources = ["runs/digits-r-mc-la/seed0"]
+    other = str(runs / "digits-r-mc-la" / "seed0")
+    for target in ("runs/digits-r-mc-la/seed1", other):
+        assert main(["transfer", "--sources", *sources, "--targets", target]) == 2
+        assert "tested on different images" in capsys.readouterr().err
+
+
+def test_a_softmax_is_refused_by_its_name(runs, monkeypatch, capsys):
+    monkeypatch.chdir(runs)
+    (runs / "own.py").write_text(
+        "from torch import nn\n"
+        "def soft(): return nn.Sequential(nn.Flatten(), nn.Linear(64, 10), nn.Softmax(1))\n"
+    )
+    words = ["--sources", "own.py:soft", "--targets", "digits-r-mc-la/seed0", "--images", "20"]
+    words += ["--data", "digits", "--attacks", "fgsm"]
+    assert main(["transfer", *words]) == 2
+    assert "probabilities" in capsys.readouterr().err
+    assert main(["transfer", *words, "--force"]) == 0
+    assert "warning: own.py:soft: the model returns probabilities" in capsys.readouterr().err

@@ -1,0 +1,254 @@
+"""Kept adversarial images are re-checked: planted faults are found, damaged files refused."""
+
+import json
+import shutil
+
+import numpy as np
+import pytest
+
+from bilateral.cli import main
+from bilateral.data.datasets import load
+from bilateral.evaluation.keeping import AdversarialImages
+
+KEPT = "adversarial/pgd5@40-255.npz"
+
+
+@pytest.fixture(scope="module")
+def evaluated(tmp_path_factory):
+    """A digits run of two epochs, 60 of its images attacked and kept."""
+    out = tmp_path_factory.mktemp("verify")
+    words = ["--epochs", "2", "--check-epochs", "0", "--quiet", "--out", str(out)]
+    assert main(["train", "digits-r-mc-la", *words]) == 0
+    run = out / "digits-r-mc-la" / "seed0"
+    words = ["--attacks", "pgd5", "--images", "60", "--quiet", "--save-adversarial"]
+    assert main(["evaluate", str(run), *words]) == 0
+    return run
+
+
+@pytest.fixture
+def run(evaluated, tmp_path, capsys):
+    """A copy to plant faults in."""
+    copy = tmp_path / "run"
+    shutil.copytree(evaluated, copy)
+    capsys.readouterr()
+    return copy
+
+
+def verify(capsys, *words):
+    assert main(["verify", *map(str, words), "--json"]) == 0
+    return json.loads(capsys.readouterr().out)
+
+
+def plant(run, change):
+    """Change the kept images: `change` is given the dictionary, and the flags by number."""
+    stored = AdversarialImages.read(run / KEPT)
+    record = json.loads((run / "attacks" / "pgd5@40-255.json").read_text())
+    change(stored.images, dict(zip(record["images"], record["robust"], strict=True)))
+    stored.write()
+
+
+def digits():
+    """The clean images by their numbers."""
+    return load("digits", "test").pixels.transpose(0, 3, 1, 2).astype(np.float32) / 255
+
+
+def attacked(images, flags):
+    """An image that is right when clean and claimed to be broken."""
+    clean = digits()
+    broken = [number for number in sorted(flags) if not flags[number]]
+    return next(number for number in broken if not np.array_equal(images[number], clean[number]))
+
+
+def test_an_honest_claim_holds(run, capsys):
+    found = verify(capsys, run / KEPT)
+    entry = json.loads((run / "evaluation.json").read_text())["entries"][0]
+    assert found["claim_holds"] is True
+    assert found["images"] == found["in_ball"] == found["in_range"] == found["finite"] == 60
+    assert found["robust_accuracy"] == entry["attacks"]["pgd5"]["accuracy"]
+    assert found["claimed_accuracy"] == found["robust_accuracy"]
+    assert 10 < found["fooled"] < 60
+    assert found["weights_digest"] == entry["weights_digest"]
+    # Batches, and a target named in full, change nothing.
+    again = verify(capsys, run / KEPT, "--target", run, "--batch-size", 7)
+    assert {**again, "target": ""} == {**found, "target": ""}
+
+
+def test_an_image_outside_the_ball_is_found(run, capsys):
+    """It fools all the more, but does not count."""
+    number = []
+
+    def push(images, flags):
+        number.append(attacked(images, flags))
+        clean, image = digits()[number[0]], images[number[0]]
+        images[number[0]] = np.clip(clean + 2 * (image - clean), 0, 1)
+
+    before = verify(capsys, run / KEPT)
+    plant(run, push)
+    found = verify(capsys, run / KEPT)
+    assert found["outside_ball"] == number and found["outside_range"] == []
+    assert found["in_ball"] == 59 and found["claim_holds"] is False
+    assert found["fooled"] == before["fooled"] - 1
+    assert found["not_fooled"] == number
+
+
+def test_the_tolerance_is_a_millionth(run, capsys):
+    """A pixel past the ball by less than 1e-6 is rounding; by 5e-6 it is not."""
+    stored, clean = AdversarialImages.read(run / KEPT), digits()
+    number = min(stored.images)
+    for extra, in_ball in ((5e-7, 60), (5e-6, 59)):
+        stored.images[number] = clean[number].copy()
+        place = np.unravel_index(clean[number].argmin(), clean[number].shape)
+        stored.images[number][place] += np.float32(40 / 255 + extra)
+        stored.write()
+        assert verify(capsys, run / KEPT)["in_ball"] == in_ball
+
+
+def test_an_image_outside_the_range_is_found(run, capsys):
+    number = []
+
+    def push(images, flags):
+        number.append(min(number for number, robust in flags.items() if robust))
+        image = images[number[0]]
+        image[np.unravel_index(image.argmin(), image.shape)] = -0.01
+
+    plant(run, push)
+    found = verify(capsys, run / KEPT)
+    assert found["outside_range"] == number and found["in_range"] == 59
+    assert found["claim_holds"] is False
+    assert main(["verify", str(run / KEPT)]) == 0
+    said = capsys.readouterr().out
+    assert f"outside [0, 1]: image {number[0]}\n" in said
+    assert "claim holds" in said and " no\n" in said
+
+
+def test_an_image_that_does_not_fool_is_found(run, capsys):
+    """A clean image in place of one that was claimed to fool."""
+    number = []
+
+    def soothe(images, flags):
+        number.append(attacked(images, flags))
+        images[number[0]] = digits()[number[0]]
+
+    before = verify(capsys, run / KEPT)
+    plant(run, soothe)
+    found = verify(capsys, run / KEPT)
+    assert found["not_fooled"] == number and found["claim_holds"] is False
+    assert found["in_ball"] == found["in_range"] == 60
+    assert found["robust_accuracy"] == pytest.approx(before["robust_accuracy"] + 1 / 60)
+    assert found["claimed_accuracy"] == before["claimed_accuracy"]
+
+
+def test_a_claim_of_robustness_is_refuted(run, capsys):
+    path = run / "attacks" / "pgd5@40-255.json"
+    record = json.loads(path.read_text())
+    place = record["robust"].index(False)
+    record["robust"][place] = True
+    path.write_text(json.dumps(record))
+    found = verify(capsys, run / KEPT)
+    assert found["claimed_robust"] == [record["images"][place]]
+    assert found["claim_holds"] is False
+
+
+def test_nan_is_found(run, capsys):
+    def spoil(images, flags):
+        images[min(images)][0, 0, 0] = np.nan
+
+    plant(run, spoil)
+    found = verify(capsys, run / KEPT)
+    assert found["finite"] == 59 and len(found["not_finite"]) == 1
+    assert found["claim_holds"] is False
+
+
+def test_without_a_record_nothing_is_claimed(run, capsys):
+    shutil.rmtree(run / "attacks")
+    found = verify(capsys, run / KEPT)
+    assert found["claimed_accuracy"] is None and found["claim_holds"] is True
+    assert found["fooled"] > 10
+
+
+def test_an_ensemble_keeps_what_its_flags_say(run, capsys):
+    """Members measured before without being kept are done again, so every flag has its image."""
+    words = [str(run), "--images", "40", "--quiet", "--json"]
+    assert main(["evaluate", *words, "--attacks", "apgd-t"]) == 0
+    assert main(["evaluate", *words, "--attacks", "apgd", "--save-adversarial"]) == 0
+    capsys.readouterr()
+    found = verify(capsys, run / "adversarial" / "apgd@40-255.npz")
+    members = set(AdversarialImages.read(run / "adversarial" / "apgd@40-255.npz").members.values())
+    assert members == {"apgd-ce", "apgd-t"}
+    assert found["claim_holds"] is True and found["images"] == 40
+
+
+def test_an_l2_attack_claims_nothing_of_the_ball(run, capsys):
+    words = [str(run), "--images", "20", "--quiet", "--json", "--epsilon", "2/255"]
+    assert main(["evaluate", *words, "--attacks", "deepfool-l2", "--save-adversarial"]) == 0
+    entry = json.loads(capsys.readouterr().out)
+    found = verify(capsys, run / "adversarial" / "deepfool-l2@2-255.npz")
+    assert found["in_ball"] < 20 and found["claim_holds"] is True
+    assert found["robust_accuracy"] == entry["attacks"]["deepfool-l2"]["accuracy"]
+
+
+def refused(capsys, *words):
+    assert main(["verify", *map(str, words)]) == 2
+    said = capsys.readouterr()
+    assert said.out == "" and said.err.count("\n") == 1
+    return said.err
+
+
+def test_other_weights_are_refused(run, tmp_path, capsys):
+    words = ["--epochs", "1", "--check-epochs", "0", "--seed", "1", "--quiet"]
+    assert main(["train", "digits-r-mc-la", *words, "--out", str(tmp_path)]) == 0
+    capsys.readouterr()
+    other = tmp_path / "digits-r-mc-la" / "seed1"
+    assert "was made against other weights" in refused(capsys, run / KEPT, "--target", other)
+
+
+def test_files_that_cannot_be_checked_are_refused(run, tmp_path, capsys):
+    whole = (run / KEPT).read_bytes()
+    assert "no adversarial images at" in refused(capsys, run / "nowhere.npz")
+    (run / KEPT).write_bytes(whole[: len(whole) // 2])
+    assert "is damaged" in refused(capsys, run / KEPT)
+    (run / KEPT).write_bytes(b"nonsense")
+    assert "is damaged" in refused(capsys, run / KEPT)
+    (run / KEPT).write_bytes(whole)
+    assert "does not hold adversarial images" in refused(capsys, run / "gallery.npz")
+    lone = tmp_path / "lone.npz"
+    lone.write_bytes(whole)
+    assert "name the model of" in refused(capsys, lone)
+
+
+@pytest.mark.parametrize("place", range(20))
+def test_a_flipped_byte_never_gives_a_traceback(run, capsys, place):
+    """Wherever it lies: refused, or of no consequence (in the directory's dates, say)."""
+    content = bytearray((run / KEPT).read_bytes())
+    content[place * len(content) // 20] ^= 0xFF
+    (run / KEPT).write_bytes(content)
+    assert main(["verify", str(run / KEPT)]) in (0, 2)
+
+
+@pytest.mark.parametrize(
+    ("change", "message"),
+    [
+        (lambda kept: kept.about.pop("epsilon"), "epsilon"),
+        (lambda kept: kept.about.update(epsilon=8.0), "did you mean 8/255?"),
+        (lambda kept: kept.about.update(attack="pgd"), "unknown attack"),
+        (lambda kept: kept.images.update({9999: kept.images.pop(min(kept.images))}), "to 9999"),
+        (
+            lambda kept: kept.images.update(
+                {number: image[:, :4] for number, image in kept.images.items()}
+            ),
+            "of shape (1, 4, 8)",
+        ),
+        (
+            lambda kept: kept.images.update(
+                {number: image.astype(np.float64) for number, image in kept.images.items()}
+            ),
+            "float64",
+        ),
+    ],
+)
+def test_content_that_does_not_fit_is_refused(run, capsys, change, message):
+    stored = AdversarialImages.read(run / KEPT)
+    change(stored)
+    stored.members = dict.fromkeys(stored.images, "pgd5")
+    stored.write()
+    assert message in refused(capsys, run / KEPT)
