@@ -68,6 +68,7 @@ COMMANDS = {
     "train": "train a recipe, on your own model and data if you like",
     "evaluate": "attack a trained model",
     "verify": "re-check kept adversarial images against a model, in float32",
+    "diagnose": "is the number to be believed? masking checks, curves, and a verdict",
     "transfer": "black-box transfer: images made on some models, shown to others",
     "compare": "runs on the same images: a paired test, and the spread over seeds",
     "bench": "time attacks beside the peers'",

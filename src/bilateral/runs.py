@@ -71,6 +71,16 @@ class RunFolder:
         return self.path / "evaluation.json"
 
     @property
+    def diagnostics(self) -> Path:
+        """Every check with its reading, and the verdict."""
+        return self.path / "diagnostics.json"
+
+    @property
+    def curves(self) -> Path:
+        """Accuracy against the budget and against the number of steps."""
+        return self.path / "curves.json"
+
+    @property
     def gallery(self) -> Path:
         """A few clean and adversarial images."""
         return self.path / "gallery.npz"

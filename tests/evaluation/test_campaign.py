@@ -145,17 +145,10 @@ def test_an_attack_of_ones_own(target, tmp_path):
 def test_a_killed_evaluation_goes_on_with_the_same_flags(run, tmp_path):
     """SIGKILL during autoattack; the same command gives an uninterrupted run's flags."""
     words = ["--attacks", "autoattack", "--images", "12", "--batch-size", "4", "--json", "--quiet"]
+    words = [sys.executable, "-m", "bilateral", "evaluate", str(run.path), *words]
 
     def command(out):
-        return [
-            sys.executable,
-            "-m",
-            "bilateral",
-            "evaluate",
-            str(run.path),
-            "--out",
-            str(out),
-        ] + words
+        return [*words, "--out", str(out)]
 
     subprocess.run(command(tmp_path / "whole"), check=True, capture_output=True)
     broken = RunFolder(tmp_path / "broken")

@@ -24,7 +24,7 @@ from bilateral.training.trainer import train
 
 CPU = torch.device("cpu")
 EPSILON = 40 / 255
-QUICK = Effort(
+FAIR = Effort(
     step_counts=(1, 5, 20),
     restarts=2,
     apgd_steps=10,
@@ -32,6 +32,16 @@ QUICK = Effort(
     noise_draws=5,
     surface_images=8,
     binarization_images=4,
+)
+QUICK = Effort(
+    steps=10,
+    step_counts=(1, 5),
+    restarts=2,
+    apgd_steps=5,
+    queries=60,
+    noise_draws=3,
+    surface_images=1,
+    binarization_images=3,
 )
 
 
@@ -73,7 +83,7 @@ def few(digits):
 
 @pytest.fixture(scope="module")
 def innocent(robust, undefended, digits):
-    return diagnose(robust, *digits, EPSILON, sources=[undefended], effort=QUICK)
+    return diagnose(robust, *digits, EPSILON, sources=[undefended], effort=FAIR)
 
 
 class Wrapped(nn.Module):
@@ -193,7 +203,7 @@ def test_adversarial_training_holds(innocent):
 
 
 def test_an_undefended_model_is_near_zero_but_not_masked(undefended, digits):
-    found = diagnose(undefended, *few(digits), EPSILON, effort=QUICK)
+    found = diagnose(undefended, *few(digits), EPSILON, effort=FAIR)
     assert found.verdict == "holds", found.reasons
     assert found.accuracies["white-box"] < 0.1
 

@@ -4,7 +4,7 @@ from collections.abc import Sequence
 from pathlib import Path
 
 from bilateral.arguments import call
-from bilateral.commands.evaluate import evaluate_run
+from bilateral.commands.evaluate import Options, evaluate_run
 from bilateral.commands.printing import print_json
 from bilateral.commands.train import train_run
 from bilateral.paper.recipes import recipe_named
@@ -29,9 +29,10 @@ def command(words: Sequence[str]) -> None:
         for name in ("digits-undefended", "digits-r-mc-la"):
             run = recipe_named(name)
             trained = train_run(run, Path(out) / name, device, quiet)
-            entries[name] = evaluate_run(
-                trained["folder"], "fgsm,pgd20,pgd20-cw", device=device, quiet=quiet
+            options = Options(
+                trained["folder"], attacks="fgsm,pgd20,pgd20-cw", device=device, quiet=quiet
             )
+            entries[name] = evaluate_run(options)
         if json:
             print_json({name: entry.model_dump(mode="json") for name, entry in entries.items()})
             return

@@ -32,7 +32,7 @@ class OurResult(NamedTuple):
 
 def ours(campaign: Campaign, name: str) -> OurResult:
     """Our attack on the campaign's images, timed, nothing read from or written to disk."""
-    numbers = torch.from_numpy(campaign.numbers).to(campaign.device)
+    numbers = campaign.chosen()
     left, distances = numbers, []
     synchronise(campaign.device)
     started = time.monotonic()
@@ -79,7 +79,7 @@ def bench_evaluate(
     """
     campaign = Campaign(target, epsilon, images, device, batch_size, compile)
     target.model.eval()
-    numbers = torch.from_numpy(campaign.numbers).to(device)
+    numbers = campaign.chosen()
     inputs, labels = campaign.images_of(numbers), campaign.labels[numbers]
     sizes = sorted({min(size, len(labels)) for size in peer_batch_sizes})
     started = time.monotonic()

@@ -77,6 +77,10 @@ class Campaign:
             "versions": versions(device),
         }
 
+    def chosen(self) -> Tensor:
+        """The numbers of the images, on the device."""
+        return torch.from_numpy(self.numbers).to(self.device)
+
     def images_of(self, numbers: Tensor) -> Tensor:
         """Images in [0, 1] by their numbers."""
         return as_floats(self.pixels[numbers])

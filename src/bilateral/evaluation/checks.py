@@ -1,8 +1,8 @@
 """The checks that try to discredit a robustness number, with their limits; no torch.
 
 A reading past its limit makes the number suspect; past `masked`, where a check has one, the number
-overstates the model. The grave word takes more than a few images: where a reading is a share of
-images and `masked` lies beyond the limit, the 95 % lower bound of the reading must be past it.
+overstates the model. A few images must not accuse a model: where a reading is a share of images,
+its one-sided 95 % lower bound must be past the limit.
 """
 
 import math
@@ -170,11 +170,10 @@ def read(
     """
     check = CHECKS[name]
     value = value if value is not None and math.isfinite(value) else None
-    raised = value is not None and applies and check.past(value, check.limit)
     sure = value
     if value is not None and images is not None:
-        certain = min(max(value, 0.0), 1.0)
-        sure = value - 1.645 * math.sqrt(certain * (1 - certain) / images)
+        sure = value - 1.645 * math.sqrt(abs(value) * (1 - abs(value)) / images)
+    raised = sure is not None and applies and check.past(sure, check.limit)
     grave = check.masked is not None and sure is not None and check.past(sure, check.masked)
     severity: Severity = "masked" if grave or check.masked == check.limit else "suspect"
     return Reading(

@@ -50,7 +50,7 @@ def one_step_readings(subject: Subject) -> list[Reading]:
     bites = clean - pgd >= FEWEST_BROKEN
     details = {"clean_accuracy": clean, "fgsm_accuracy": share(right), "pgd_accuracy": pgd}
     return [
-        read("label-leaking", share(right) - clean, details=details),
+        read("label-leaking", share(right) - clean, images=len(right), details=details),
         read(
             "one-step-overfitting",
             (clean - fgsm) / (clean - pgd) if bites else None,
@@ -111,7 +111,7 @@ def search_readings(subject: Subject) -> list[Reading]:
     margin = share(subject.survivors(subject.pgd_settings(loss="margin")))
     targeted = share(subject.survivors(subject.pgd_settings(target="most-confusing")))
     return [
-        read("restarts-help", pgd - share(again)),
+        read("restarts-help", pgd - share(again), images=len(again)),
         read(
             "noise-as-good",
             by_noise / by_pgd if bites else None,

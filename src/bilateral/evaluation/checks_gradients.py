@@ -57,7 +57,12 @@ def gradient_readings(subject: Subject, no_gradient: str | None) -> list[Reading
             float(no_gradient is not None),
             details={"error": no_gradient} if no_gradient else {},
         ),
-        read("zero-gradients", share(zero), details={"share_of_zero_elements": elements}),
+        read(
+            "zero-gradients",
+            share(zero),
+            images=len(zero),
+            details={"share_of_zero_elements": elements},
+        ),
         read("gradient-mismatch", _mismatch(subject)),
         read("gradient-alignment", float(cosine.mean()), applies=claims, details=details),
         read("local-linearity", _linearity(subject), applies=claims, details=details),
