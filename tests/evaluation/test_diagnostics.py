@@ -217,7 +217,7 @@ def test_transfer_beats_a_masked_model(robust, digits):
 
 
 def test_gradient_tables(linear):
-    """A linear model with two classes: the gradient is p(wrong) times a difference of rows."""
+    """A linear model: the gradient is (softmax - one-hot) times the weights."""
     images = torch.rand(12, 3, 6, 6, generator=torch.Generator().manual_seed(0))
     labels = torch.arange(12) % 5
     found = diagnose(linear, images, labels, 0.02, effort=QUICK)
