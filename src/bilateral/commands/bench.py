@@ -1,7 +1,7 @@
 """`bilateral bench`: throughput on this machine."""
 
 from collections.abc import Sequence
-from typing import Annotated
+from typing import Annotated, Literal
 
 import tyro
 
@@ -34,6 +34,7 @@ def evaluate(
     batch_size: int | None = None,
     peer_batch_sizes: tuple[int, ...] = (250, 500, 1000),
     data: str | None = None,
+    search: Literal["auto", "float32", "bfloat16"] = "auto",
     compile: bool = False,
     device: str | None = None,
     quiet: bool = False,
@@ -50,7 +51,8 @@ def evaluate(
         batch_size: images that we attack together.
         peer_batch_sizes: the peer runs at each of these; its best counts.
         data: a data set's name or folder:PATH; the run's own by default.
-        compile: search on a compiled copy of the model (GPU); its compilation is timed apart.
+        search: precision of the search; auto is bfloat16 on a GPU, float32 elsewhere.
+        compile: search on a compiled copy of the model ; its compilation is timed apart.
         device: the GPU if there is one.
         quiet: no progress.
         json: print everything as JSON.
@@ -79,6 +81,7 @@ def evaluate(
         place,
         batch_size,
         peer_batch_sizes,
+        search,
         compile,
         console.print,
     )

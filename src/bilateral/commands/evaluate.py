@@ -3,7 +3,7 @@
 import sys
 from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Annotated
+from typing import TYPE_CHECKING, Annotated, Literal
 
 import tyro
 
@@ -46,8 +46,10 @@ class Options:
     """where results go; the run folder, or evaluations/<name>/ for other targets"""
     save_adversarial: bool = False
     """keep all adversarial images in <out>/adversarial/, for `bilateral verify`"""
+    search: Literal["auto", "float32", "bfloat16"] = "auto"
+    """precision of the search; auto is bfloat16 on a GPU. What counts is float32 always"""
     compile: bool = False
-    """search on a compiled copy of the model (GPU): pays for long evaluations"""
+    """search on a compiled copy of the model: pays for long evaluations"""
     force: bool = False
     """go on where a guard refuses the model"""
     device: str | None = None
@@ -97,6 +99,7 @@ def evaluate_run(options: Options) -> Evaluation:
             options.batch_size,
             progress.show,
             options.save_adversarial,
+            options.search,
             options.compile,
         )
 

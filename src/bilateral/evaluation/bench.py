@@ -15,6 +15,7 @@ from bilateral.evaluation.peers import (
     peer_pgd,
 )
 from bilateral.evaluation.robustness import noise_keys, robust_flags
+from bilateral.evaluation.search import Precision
 from bilateral.evaluation.target import Target
 from bilateral.runtime import synchronise
 
@@ -46,7 +47,6 @@ def ours(campaign: Campaign, name: str) -> OurResult:
                 campaign.labels[part],
                 settings,
                 noise_keys(part),
-                campaign.bfloat16,
                 campaign.epsilon,
                 campaign.search,
             )
@@ -69,6 +69,7 @@ def bench_evaluate(
     device: torch.device,
     batch_size: int | None = None,
     peer_batch_sizes: tuple[int, ...] = (250, 500, 1000),
+    precision: Precision = "auto",
     compile: bool = False,
     note: Note = lambda _: None,
 ) -> dict[str, Any]:
@@ -77,7 +78,7 @@ def bench_evaluate(
     Ours is run once on a few images first, which is where a compiled search is compiled; that
     time is told apart.
     """
-    campaign = Campaign(target, epsilon, images, device, batch_size, compile)
+    campaign = Campaign(target, epsilon, images, device, batch_size, precision, compile)
     target.model.eval()
     numbers = campaign.chosen()
     inputs, labels = campaign.images_of(numbers), campaign.labels[numbers]
@@ -131,7 +132,8 @@ def bench_evaluate(
     return {
         **campaign.common,
         "target": target.name,
-        "compiled": campaign.search is not None,
+        "compiled": compile,
+        "search_precision": "bfloat16" if campaign.search.bfloat16 else "float32",
         "warm_up_seconds": warm_up_seconds,
         "attacks": rows,
     }
@@ -151,7 +153,6 @@ def _warm_up(campaign: Campaign, name: str) -> None:
             campaign.labels[part],
             settings,
             noise_keys(part),
-            campaign.bfloat16,
             campaign.epsilon,
             campaign.search,
         )

@@ -27,7 +27,7 @@ from bilateral.evaluation.robustness import (
     robust_flags,
     weights_digest,
 )
-from bilateral.evaluation.search import compiled, searches_in_bfloat16
+from bilateral.evaluation.search import Precision, prepare_search
 from bilateral.evaluation.target import Target
 from bilateral.results import (
     AttackFile,
@@ -54,6 +54,7 @@ class Campaign:
         images: int | None,
         device: torch.device,
         batch_size: int | None = None,
+        precision: Precision = "auto",
         compile: bool = False,
     ) -> None:
         labels = target.split.labels
@@ -66,8 +67,8 @@ class Campaign:
         self.pixels, self.labels = as_tensors(target.split, device)
         check_inputs(target.model, as_floats(self.pixels[:1]), self.labels)
         self.batch_size = batch_size or (1000 if device.type == "cuda" else 250)
-        self.bfloat16 = searches_in_bfloat16(target.model, device)
-        self.search = compiled(target.model) if compile and self.bfloat16 else None
+        few = as_floats(self.pixels[self.numbers[:4]])
+        self.search = prepare_search(target.model, few, precision, compile)
         self.digest = weights_digest(target.model)
         self.common: dict[str, Any] = {
             "epsilon": epsilon,
@@ -143,7 +144,6 @@ class Campaign:
                     self.labels[part],
                     settings,
                     noise_keys(part),
-                    self.bfloat16,
                     self.epsilon,
                     self.search,
                 )
@@ -179,10 +179,11 @@ def evaluate_target(
     batch_size: int | None = None,
     shown: Shown = lambda *_: None,
     save_adversarial: bool = False,
+    precision: Precision = "auto",
     compile: bool = False,
 ) -> Evaluation:
     """Run what is missing of the named attacks and return this evaluation's entry."""
-    campaign = Campaign(target, epsilon, images, device, batch_size, compile)
+    campaign = Campaign(target, epsilon, images, device, batch_size, precision, compile)
     target.model.eval()
     clean = campaign.clean_flags()
     stop = StopRequest()

@@ -21,7 +21,7 @@ from bilateral.attacks.untouched import untouched
 from bilateral.config import fraction_text
 from bilateral.errors import UserError
 from bilateral.evaluation.guards import guard
-from bilateral.evaluation.search import searches_in_bfloat16
+from bilateral.evaluation.search import Search, prepare_search
 from bilateral.randomness import image_keys, purpose_key
 from bilateral.results import Evaluation, MemberFlags, summarise, summarise_members
 from bilateral.runtime import autocast, exact_float32, synchronise, versions
@@ -62,9 +62,8 @@ def robust_flags(
     labels: Tensor,
     settings: AttackSettings,
     keys: Tensor,
-    bfloat16: bool = False,
     epsilon: float | None = None,
-    search: nn.Module | None = None,
+    search: Search | None = None,
 ) -> Flags:
     """Attack one batch; only images that are right to begin with are attacked.
 
@@ -82,13 +81,16 @@ def robust_flags(
     forwards, backwards = len(labels), 0
     tried = images.clone()
     todo = robust.nonzero().squeeze(1)
-    for reduced in (True, False) if bfloat16 and not minimum_norm else (False,):
+    # An image that fooled the search's copy alone left too early: the model itself goes on.
+    stages = [Search(model, bfloat16=False)]
+    if search is not None and not minimum_norm:
+        stages.insert(0, search)
+    for stage in stages:
         if not len(todo):
             break
         clean, truth = images[todo], labels[todo]
-        attacked = model if search is None or not reduced else search
-        with untouched(attacked), exact_float32(), autocast(images.device, reduced):
-            found = perform(attacked, clean, truth, settings, keys[todo])
+        with untouched(stage.model), exact_float32(), autocast(images.device, stage.bfloat16):
+            found = perform(stage.model, clean, truth, settings, keys[todo])
         wrong = predictions(model, found.images) != truth
         broken = wrong & inside(found.images, clean, epsilon)
         forwards += found.forwards + len(truth)
@@ -96,7 +98,6 @@ def robust_flags(
         tried[todo], robust[todo] = found.images, ~broken
         lengths = (found.images - clean).flatten(1).norm(dim=1)
         distances[todo] = torch.where(wrong, lengths, torch.inf)
-        # An image that fooled in bfloat16 alone left the search too early: search on in float32.
         todo = todo[found.fooled & ~wrong]
     synchronise(images.device)
     seconds = time.monotonic() - started
@@ -161,7 +162,7 @@ def evaluate(
     device = next(iter(model.parameters()), images).device
     images, labels = images.to(device), labels.to(device)
     keys = noise_keys(torch.arange(len(labels), device=device), seed)
-    reduced = searches_in_bfloat16(model, device)
+    search = prepare_search(model, images)
     right = torch.cat(
         [
             predictions(model, images[start : start + batch_size])
@@ -178,7 +179,7 @@ def evaluate(
             for start in range(0, len(left), batch_size):
                 part = left[start : start + batch_size]
                 found = robust_flags(
-                    model, images[part], labels[part], settings, keys[part], reduced, epsilon
+                    model, images[part], labels[part], settings, keys[part], epsilon, search
                 )
                 add_flags(flags[member], part, found)
                 survivors.append(part[found.robust])

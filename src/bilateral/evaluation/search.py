@@ -1,32 +1,99 @@
 """The model that attacks search on: the same function, faster.
 
-What it finds is re-checked on the model itself in float32, so it may be a compiled copy that
-computes in bfloat16.
+What a search finds is re-checked on the model itself in float32, so it may work on a copy with
+batch norms folded away, compiled, in bfloat16.
 """
 
 import copy
-from typing import cast
+from dataclasses import dataclass
+from typing import Any, Literal, cast
 
 import torch
-from torch import nn
+from torch import Tensor, nn
+from torch.nn.utils.fusion import fuse_conv_bn_eval
 
+from bilateral.attacks.untouched import untouched
 from bilateral.models.network import Network
-from bilateral.runtime import has_bfloat16
+from bilateral.runtime import exact_float32, has_bfloat16
+
+Precision = Literal["auto", "float32", "bfloat16"]
 
 
-def searches_in_bfloat16(model: nn.Module, device: torch.device) -> bool:
-    """Whether attacks search in bfloat16: on a GPU, for models whose logits stay float32.
+@dataclass(frozen=True)
+class Search:
+    """A copy of the model to attack, and whether it computes in bfloat16."""
 
-    Logits in bfloat16 tie, which weakens a margin attack; a float32 re-check cannot make up for a
-    weak search.
+    model: nn.Module
+    bfloat16: bool
+
+
+def prepare_search(
+    model: nn.Module, images: Tensor, precision: Precision = "auto", compile: bool = False
+) -> Search:
+    """A copy that searches fast; `images` are a few to check it with.
+
+    `auto` is bfloat16 on a GPU for models whose logits stay float32: logits in bfloat16 tie,
+    which weakens a margin attack, and a re-check cannot make up for a weak search.
+    A compiled copy has a dynamic batch size: batches shrink as images break.
     """
-    return has_bfloat16(device) and isinstance(model, Network)
+    try:
+        frozen = folded(model, images)
+    except (RuntimeError, TypeError, NotImplementedError):  # not every model can be copied
+        return Search(model, bfloat16=False)
+    if compile:
+        frozen = cast(nn.Module, torch.compile(frozen, dynamic=True))
+    automatic = has_bfloat16(images.device) and isinstance(model, Network)
+    return Search(frozen, precision == "bfloat16" or (precision == "auto" and automatic))
 
 
-def compiled(model: nn.Module) -> nn.Module:
-    """A compiled copy whose weights need no gradients, so that none are computed for them.
+def folded(model: nn.Module, images: Tensor) -> nn.Module:
+    """A frozen copy in eval mode with batch norms folded into the convolutions before them.
 
-    Its batch size is dynamic: batches shrink as images break, and nothing is compiled again.
+    A pair is folded only if the logits stay the same: what a convolution feeds besides its batch
+    norm (a shortcut, say) cannot be seen from the modules.
     """
     frozen = copy.deepcopy(model).requires_grad_(False).eval()
-    return cast(nn.Module, torch.compile(frozen, dynamic=True))
+    few = images[:4]
+    with torch.no_grad(), exact_float32():
+        expected = frozen(few)
+        tolerance = 1e-3 * float(expected.abs().max().clamp_min(1.0))
+        for convolution, parent, name in _folds(frozen, few):
+            norm, before = getattr(parent, name), (convolution.weight, convolution.bias)
+            fused = fuse_conv_bn_eval(convolution, norm)
+            convolution.weight, convolution.bias = fused.weight, fused.bias
+            setattr(parent, name, nn.Identity())
+            if not torch.allclose(frozen(few), expected, rtol=0, atol=tolerance):
+                convolution.weight, convolution.bias = before
+                setattr(parent, name, norm)
+    return frozen.requires_grad_(False)
+
+
+def _folds(model: nn.Module, images: Tensor) -> list[tuple[nn.Conv2d, nn.Module, str]]:
+    """Convolutions whose very output a batch norm takes, with that batch norm's place."""
+    made: dict[int, nn.Conv2d] = {}
+    kept: list[Tensor] = []  # so that no other tensor gets the same id
+    found: dict[nn.Module, nn.Conv2d] = {}
+
+    def convolved(module: nn.Module, inputs: Any, output: Tensor) -> None:
+        made[id(output)] = cast(nn.Conv2d, module)
+        kept.append(output)
+
+    def normalised(module: nn.Module, inputs: tuple[Tensor, ...]) -> None:
+        if id(inputs[0]) in made:
+            found[module] = made[id(inputs[0])]
+
+    modules = list(model.modules())
+    hooks = [m.register_forward_hook(convolved) for m in modules if isinstance(m, nn.Conv2d)]
+    hooks += [
+        m.register_forward_pre_hook(normalised) for m in modules if isinstance(m, nn.BatchNorm2d)
+    ]
+    with untouched(model):
+        model(images)
+    for hook in hooks:
+        hook.remove()
+    return [
+        (found[child], parent, name)
+        for parent in modules
+        for name, child in parent.named_children()
+        if child in found
+    ]

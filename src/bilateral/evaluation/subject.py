@@ -13,7 +13,7 @@ from bilateral.attacks.untouched import untouched
 from bilateral.config import GradientAttack
 from bilateral.evaluation.diagnosis import Effort
 from bilateral.evaluation.robustness import robust_flags
-from bilateral.evaluation.search import searches_in_bfloat16
+from bilateral.evaluation.search import Search, prepare_search
 from bilateral.runtime import exact_float32
 
 Loss = Callable[[Tensor, Tensor], Tensor]
@@ -88,13 +88,22 @@ class Subject:
     def survivors(self, settings: AttackSettings, among: Tensor | None = None) -> Tensor:
         """Which of the images, or of those among them, an attack leaves right."""
         left = (self.right if among is None else among).nonzero().squeeze(1)
-        reduced = searches_in_bfloat16(self.model, self.images.device)
         result = torch.zeros_like(self.right)
         for part in torch.split(left, self.batch_size):
             result[part] = robust_flags(
-                self.model, self.images[part], self.labels[part], settings, self.keys[part], reduced
+                self.model,
+                self.images[part],
+                self.labels[part],
+                settings,
+                self.keys[part],
+                search=self.search,
             ).robust
         return result
+
+    @cached_property
+    def search(self) -> Search:
+        """The copy that attacks search on."""
+        return prepare_search(self.model, self.images)
 
     def pgd_settings(self, **fields: Any) -> GradientAttack:
         """PGD on cross-entropy from a random start, or a variant of it."""

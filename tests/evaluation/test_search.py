@@ -1,0 +1,88 @@
+"""The copy that attacks search on is the same function, and only the model itself decides."""
+
+import pytest
+import torch
+from torch import nn
+
+from bilateral.attacks.table import attack_named
+from bilateral.evaluation.robustness import noise_keys, robust_flags
+from bilateral.evaluation.search import Search, folded, prepare_search
+from bilateral.models import build_model
+
+
+def with_statistics(name, channels=3):
+    """A model whose batch norms have seen something."""
+    torch.manual_seed(0)
+    model = build_model(name, 10, channels)
+    for module in model.modules():
+        if isinstance(module, nn.BatchNorm2d):
+            nn.init.uniform_(module.running_mean, -1, 1)
+            nn.init.uniform_(module.running_var, 0.5, 2)
+            nn.init.uniform_(module.weight, 0.5, 2)
+            nn.init.uniform_(module.bias, -1, 1)
+    return model.eval()
+
+
+@pytest.mark.parametrize(
+    ("name", "left"),
+    [("small-cnn", 0), ("preact-resnet-18", 9), ("wrn-10-1", 4), ("resnet-50", 0)],
+)
+def test_folding_keeps_the_function_and_drops_batch_norms(name, left):
+    """What feeds a shortcut too cannot be folded; the rest is."""
+    model = with_statistics(name)
+    images = torch.rand(6, 3, 32, 32)
+    fast = folded(model, images)
+    norms = [m for m in fast.modules() if isinstance(m, nn.BatchNorm2d)]
+    assert len(norms) == left
+    with torch.no_grad():
+        torch.testing.assert_close(fast(images), model(images), rtol=1e-3, atol=1e-3)
+    assert any(isinstance(m, nn.BatchNorm2d) for m in model.modules())  # the model is untouched
+    assert not any(parameter.requires_grad for parameter in fast.parameters())
+    assert all(parameter.requires_grad for parameter in model.parameters())
+
+
+def test_bfloat16_is_for_gpus_unless_asked_for():
+    model, images = with_statistics("small-cnn"), torch.rand(4, 3, 8, 8)
+    assert not prepare_search(model, images).bfloat16
+    assert prepare_search(model, images, "bfloat16").bfloat16
+
+
+def test_a_model_that_cannot_be_copied_is_searched_itself(linear, batch):
+    linear.cache = linear(batch[0])  # torch refuses to copy what has a graph behind it
+    assert prepare_search(linear, batch[0]).model is linear
+
+
+def test_only_what_fools_the_model_itself_counts(linear, batch):
+    """A copy that is fooled by everything must not make the model look broken."""
+    images = batch[0]
+    labels = linear(images).argmax(1)
+
+    class Fooled(nn.Module):
+        def forward(self, x):
+            return -linear(x)
+
+    settings, keys = attack_named("pgd5", 1e-4), noise_keys(torch.arange(16))
+    alone = robust_flags(linear, images, labels, settings, keys)
+    misled = robust_flags(
+        linear, images, labels, settings, keys, search=Search(Fooled(), bfloat16=False)
+    )
+    assert torch.equal(alone.robust, misled.robust)
+    assert misled.robust.all()
+
+
+def test_flags_in_bfloat16_agree_with_float32():
+    """bfloat16 may only miss images within rounding of the edge."""
+    model = with_statistics("small-cnn", channels=1)
+    images = torch.rand(64, 1, 8, 8, generator=torch.Generator().manual_seed(0))
+    with torch.no_grad():  # without this every image gets the same class
+        model.head.bias -= model(images).mean(0)
+    labels = model(images).argmax(1)
+    settings, keys = attack_named("pgd10", 0.01), noise_keys(torch.arange(64))
+    flags = [
+        robust_flags(
+            model, images, labels, settings, keys, search=prepare_search(model, images, precision)
+        ).robust
+        for precision in ("float32", "bfloat16")
+    ]
+    assert 0.1 < float(flags[0].float().mean()) < 0.9
+    assert int((flags[0] != flags[1]).sum()) <= 2
