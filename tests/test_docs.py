@@ -1,7 +1,7 @@
 """The documents tell the truth: snippets run, commands exist, generated parts are up to date.
 
-Run as a script this file writes the generated parts of the README: the measured tables and the
-tree of modules.
+Run as a script this file writes the generated parts of the documents: the measured tables and the
+README's tree of modules.
 """
 
 import ast
@@ -11,25 +11,36 @@ import io
 import json
 import re
 import shlex
+import sys
 from pathlib import Path
+from types import ModuleType, SimpleNamespace
 from typing import Any
 
 import pytest
 from PIL import Image
+from torch import nn
 
 import bilateral
 from bilateral.attacks.table import attack_names
 from bilateral.cli import COMMANDS, main
 from bilateral.config import Run
 from bilateral.paper.recipes import recipe_named
-from bilateral.paper.rendering import results_table
+from bilateral.paper.rendering import parity_table, results_table, speed_table
 
 ROOT = Path(__file__).parents[1]
 SOURCE = ROOT / "src" / "bilateral"
 README = ROOT / "README.md"
+EVALUATION = ROOT / "docs" / "evaluation.md"
+RESULTS = ROOT / "results"
 DOCUMENTS = [README, ROOT / "CONTRIBUTING.md", *sorted((ROOT / "docs").glob("*.md"))]
 ROW_FIELDS = ["recipe", "model", "seeds", "epochs", "clean_accuracy", "attacks", "paper"]
 ROW_FIELDS += ["train_seconds", "device", "commit", "command"]
+PARITY_FIELDS = ["recipe", "model", "attack", "epsilon_text", "images", "peer", "accuracy"]
+PARITY_FIELDS += ["peer_accuracy", "mean_distance", "peer_mean_distance", "found", "peer_found"]
+PARITY_FIELDS += ["device", "commit", "command"]
+BENCH_FIELDS = ["recipe", "model", "device", "commit", "command", "warm_up_seconds", "attacks"]
+TABLES = sorted(path for path in RESULTS.glob("*.json") if path.stem != "parity")
+BENCHES = sorted((RESULTS / "bench").glob("evaluate-*.json"))
 
 
 def blocks(path: Path, language: str) -> list[str]:
@@ -56,16 +67,24 @@ def module_tree() -> str:
     return "\n".join(["```", "src/bilateral/", *lines, "```"])
 
 
+def part(name: str) -> str:
+    """A generated part by the name in its markers."""
+    if name == "modules":
+        return module_tree()
+    if name == "bench":
+        return speed_table([json.loads(path.read_text()) for path in BENCHES])
+    rows = json.loads((RESULTS / f"{name.removeprefix('results:')}.json").read_text())
+    return parity_table(rows) if name == "parity" else results_table(rows)
+
+
 def generated(text: str) -> str:
-    """The README with its generated parts made afresh."""
-
-    def results(found: re.Match[str]) -> str:
-        rows = json.loads((ROOT / "results" / f"{found[1]}.json").read_text())
-        return f"<!-- results:{found[1]} -->\n{results_table(rows)}\n<!-- /results -->"
-
-    text = re.sub(r"<!-- results:(\S+) -->\n.*?<!-- /results -->", results, text, flags=re.S)
-    tree = f"<!-- modules -->\n{module_tree()}\n<!-- /modules -->"
-    return re.sub(r"<!-- modules -->\n.*?<!-- /modules -->", lambda _: tree, text, flags=re.S)
+    """A document with its generated parts made afresh."""
+    return re.sub(
+        r"<!-- ([\w:-]+) -->\n.*?<!-- /\1 -->",
+        lambda found: f"<!-- {found[1]} -->\n{part(found[1])}\n<!-- /{found[1]} -->",
+        text,
+        flags=re.S,
+    )
 
 
 def command_lines() -> list[tuple[str, list[str]]]:
@@ -128,6 +147,60 @@ def test_the_snippets_of_extending_run(
     assert exit_code == 0, error
 
 
+def stand_in(features: int) -> nn.Module:
+    """A network in place of one that would be downloaded."""
+    return nn.Sequential(nn.Flatten(), nn.Linear(features, 10))
+
+
+def test_the_snippets_of_evaluation_run(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """timm and RobustBench are played by stand-ins: they are not needed to develop."""
+    timm, zoo, models = (ModuleType(name) for name in ("timm", "robustbench", "robustbench.utils"))
+    settings = {"mean": (0.5,), "std": (0.25,)}
+    timm.create_model = lambda name, pretrained: stand_in(64)  # type: ignore[attr-defined]
+    timm.data = SimpleNamespace(  # type: ignore[attr-defined]
+        resolve_model_data_config=lambda model: settings
+    )
+    models.load_model = (  # type: ignore[attr-defined]
+        lambda name, dataset, threat_model: stand_in(64).eval()
+    )
+    for module in (timm, zoo, models):
+        monkeypatch.setitem(sys.modules, module.__name__, module)
+    monkeypatch.chdir(tmp_path)
+    names: dict[str, Any] = {}
+    files = []
+    for code in blocks(EVALUATION, "python"):
+        exec(code, names)
+        if title := re.match(r"# (\w+\.py)\n", code):
+            (tmp_path / title[1]).write_text(code)
+            files.append(title[1])
+    assert files == ["from_timm.py", "from_robustbench.py", "blur.py"]
+    assert names["result"].attacks["pgd20"].interval and names["diagnosis"].verdict
+    capsys.readouterr()
+    for file in files[:2]:
+        words = f"evaluate {file}:build --data digits --images 20 --quiet --device cpu".split()
+        exit_code, _, error = said([*words, "--attacks", "fgsm,blur.py:blurred"])
+        assert exit_code == 0, error
+        assert "train mode" not in error
+
+
+def test_messages_of_the_guards_are_those_shown() -> None:
+    table = EVALUATION.read_text().split("## Guards")[1].split("\n## ")[0]
+    shown = re.findall(r"^\| `([^`]+)`", table, re.M)
+    sources = [SOURCE / "evaluation" / "guards.py", SOURCE / "config.py"]
+    sources.append(SOURCE / "evaluation" / "robustness.py")
+    spoken = {
+        node.value
+        for source in sources
+        for node in ast.walk(ast.parse(source.read_text()))
+        if isinstance(node, ast.Constant) and isinstance(node.value, str)
+    }
+    assert len(shown) >= 8
+    for message in shown:
+        assert any(message in text for text in spoken), message
+
+
 def test_every_command_is_documented() -> None:
     text = README.read_text()
     table = re.findall(r"^\| `bilateral ([a-z]+)", text, re.M)
@@ -183,9 +256,15 @@ def test_make_targets_exist() -> None:
     assert {"demo", "test"} <= shown <= targets
 
 
-def test_generated_parts_are_up_to_date() -> None:
-    text = README.read_text()
-    assert text.count("<!-- results:") == text.count("<!-- /results -->") > 0
+@pytest.mark.parametrize(
+    ("document", "parts"),
+    [(README, ["results:cifar10", "modules"]), (EVALUATION, ["parity", "bench"])],
+    ids=lambda value: value.name if isinstance(value, Path) else "",
+)
+def test_generated_parts_are_up_to_date(document: Path, parts: list[str]) -> None:
+    text = document.read_text()
+    assert re.findall(r"<!-- ([\w:-]+) -->", text) == parts
+    assert re.findall(r"<!-- /([\w:-]+) -->", text) == parts
     assert text == generated(text), "run `python tests/test_docs.py`"
 
 
@@ -202,15 +281,44 @@ def test_the_tree_has_every_module_and_no_other() -> None:
     assert named == {str(path.relative_to(SOURCE)) for path in SOURCE.rglob("*.py")}
 
 
-@pytest.mark.parametrize("path", sorted((ROOT / "results").glob("*.json")), ids=lambda p: p.name)
+def check_commands(row: dict[str, Any]) -> None:
+    """A measurement names a recipe that exists and commands that exist."""
+    recipe_named(row["recipe"])
+    for command in row["command"].split(" && "):
+        assert command.split()[:1] == ["bilateral"] and command.split()[1] in COMMANDS
+
+
+@pytest.mark.parametrize("path", TABLES, ids=lambda path: path.name)
 def test_measured_rows_are_complete(path: Path) -> None:
     for row in json.loads(path.read_text()):
         assert set(ROW_FIELDS) <= set(row)
-        recipe_named(row["recipe"])
         accuracies = [row["clean_accuracy"], *(one["accuracy"] for one in row["attacks"].values())]
         assert all(0 <= accuracy <= 1 for accuracy in accuracies)
-        for command in row["command"].split(" && "):
-            assert command.split()[:1] == ["bilateral"] and command.split()[1] in COMMANDS
+        check_commands(row)
+
+
+def test_parity_rows_are_complete() -> None:
+    """Each row compares one figure or says that there is none."""
+    for row in json.loads((RESULTS / "parity.json").read_text()):
+        assert set(PARITY_FIELDS) <= set(row)
+        attack_names(row["attack"])
+        pairs = [(row["accuracy"], row["peer_accuracy"])]
+        pairs.append((row["mean_distance"], row["peer_mean_distance"]))
+        given = [pair for pair in pairs if pair != (None, None)]
+        assert len(given) <= 1 and all(None not in pair for pair in given)
+        assert (row["images"] is None) == (not given)
+        check_commands(row)
+
+
+@pytest.mark.parametrize("path", BENCHES, ids=lambda path: path.name)
+def test_benches_are_complete(path: Path) -> None:
+    bench = json.loads(path.read_text())
+    assert set(BENCH_FIELDS) <= set(bench)
+    check_commands(bench)
+    for attack in bench["attacks"].values():
+        best = min(attack["peer_seconds_by_batch_size"].values())
+        assert attack["peer_seconds"] == best
+        assert attack["ratio"] == pytest.approx(best / attack["seconds"])
 
 
 def test_results_table_puts_the_paper_below_and_keeps_autoattacks_place() -> None:
@@ -238,6 +346,49 @@ def test_results_table_puts_the_paper_below_and_keeps_autoattacks_place() -> Non
     assert lines[7].endswith("Note: again.")
     measured = {**row, "attacks": {"autoattack": {"accuracy": 0.25, "images": 1000}}}
     assert "| 25.0 | 1,000 |" in results_table([measured])
+
+
+def test_an_attack_on_fewer_images_says_so() -> None:
+    (row,) = json.loads((RESULTS / "cifar10.json").read_text())
+    attacks = {
+        "pgd20": {"accuracy": 0.5, "images": 1000},
+        "apgd": {"accuracy": 0.25, "images": 200},
+    }
+    line = results_table([{**row, "attacks": attacks}]).splitlines()[2]
+    assert "| 50.0 | 25.0 (200) | - | 1,000 |" in line
+
+
+def test_parity_table_compares_distances_or_accuracies() -> None:
+    row: dict[str, Any] = dict.fromkeys(PARITY_FIELDS)
+    row |= {"recipe": "a", "model": "b", "peer": "c", "images": 1000, "device": "d", "commit": "e"}
+    row |= {"command": "bilateral bench"}
+    rows = [
+        {**row, "attack": "apgd", "accuracy": 0.25, "peer_accuracy": 0.255},
+        {**row, "attack": "cw-l2", "mean_distance": 1.5, "peer_mean_distance": 1.25}
+        | {"found": 999, "peer_found": 1000},
+        {**row, "attack": "deepfool-l2", "images": None, "note": "too slow"},
+    ]
+    lines = parity_table(rows).splitlines()
+    assert lines[2] == "| `a` | apgd | accuracy (%) | 25.0 | 25.5 | c | 1,000 | - |"
+    assert lines[3] == (
+        "| `a` | cw-l2 | mean L2 distance | 1.5000 | 1.2500 | c | 1,000 | 999 / 1,000 |"
+    )
+    assert lines[4] == "| `a` | deepfool-l2 | not measured | - | - | c | - | - |"
+    assert lines[5:] == [
+        "",
+        "- `a`, b: d, commit e; `bilateral bench`.",
+        "- `a`, b: d, commit e; `bilateral bench`. Note: too slow.",
+    ]
+
+
+def test_speed_table_tells_the_warm_up_apart() -> None:
+    attack: dict[str, Any] = {"images": 100, "seconds": 2.0, "accuracy": 0.5, "peer": "foolbox"}
+    attack |= {"peer_seconds": 3.0, "peer_accuracy": 0.25, "peer_batch_size": 50, "ratio": 1.5}
+    file: dict[str, Any] = {"recipe": "a", "model": "b", "device": "d", "commit": "e"}
+    file |= {"command": "f", "warm_up_seconds": 9.0, "attacks": {"pgd20": attack}}
+    assert speed_table([file]).splitlines()[2] == (
+        "| `a` | pgd20 | 100 | 2.0 | 50.0 | foolbox | 3.0 (batch 50) | 25.0 | 1.50 | 9.0 | d |"
+    )
 
 
 def test_functions_and_fields_that_are_named_exist() -> None:
@@ -283,4 +434,5 @@ def test_changelog_and_citation_have_the_version() -> None:
 
 
 if __name__ == "__main__":
-    README.write_text(generated(README.read_text()))
+    for document in (README, EVALUATION):
+        document.write_text(generated(document.read_text()))

@@ -79,6 +79,7 @@ class AttackFile(Record):
     epsilon: float
     epsilon_text: str
     data: str
+    search: str
     weights_digest: str
     versions: dict[str, str]
     members: dict[str, MemberFlags]
@@ -141,6 +142,7 @@ class Evaluation(Record):
     epsilon_text: str
     images: int
     data: str
+    search: str = Field(description="precision of the search; what counts is float32 always")
     clean_accuracy: float
     clean_interval: Interval
     attacks: dict[str, AttackSummary]
@@ -157,21 +159,16 @@ class EvaluationFile(Record):
     format: Literal[1] = Field(1, alias="schema")
     entries: list[Evaluation] = []
 
-    def put(self, entry: Evaluation) -> Evaluation:
-        """Add an entry; one of the same budget, images and weights takes over its attacks."""
-        for place, old in enumerate(self.entries):
-            if (old.epsilon_text, old.images, old.data) != (
-                entry.epsilon_text,
-                entry.images,
-                entry.data,
-            ):
-                continue
-            if old.weights_digest == entry.weights_digest:
-                entry = entry.model_copy(update={"attacks": {**old.attacks, **entry.attacks}})
-            self.entries[place] = entry
-            return entry
-        self.entries.append(entry)
-        return entry
+    def find(self, entry: Evaluation) -> Evaluation | None:
+        """The entry of the same budget, images and data."""
+        key = (entry.epsilon_text, entry.images, entry.data)
+        same = (old for old in self.entries if (old.epsilon_text, old.images, old.data) == key)
+        return next(same, None)
+
+    def put(self, entry: Evaluation) -> None:
+        """Add an entry in place of one of the same budget, images and data."""
+        old = self.find(entry)
+        self.entries = [one for one in self.entries if one is not old] + [entry]
 
 
 class PairedTest(Record):
@@ -253,6 +250,7 @@ def summarise(
     epsilon: float,
     epsilon_text: str,
     data: str,
+    search: str,
     classes: Sequence[str],
     labels: Sequence[int],
     clean: Sequence[bool],
@@ -281,6 +279,7 @@ def summarise(
         epsilon_text=epsilon_text,
         images=len(labels),
         data=data,
+        search=search,
         clean_accuracy=sum(clean) / len(labels),
         clean_interval=wilson_interval(sum(clean), len(labels)),
         attacks=attacks,

@@ -3,9 +3,9 @@
 from pathlib import Path
 from typing import Literal
 
-import numpy as np
 import pytest
 import torch
+from small_models import centred, convolutional, predictions, random_images, trained_on_digits
 from torch import Tensor, nn
 from torch.nn import functional as F
 
@@ -13,8 +13,6 @@ import bilateral
 from bilateral.attacks import ball, losses
 from bilateral.attacks.apgd import apgd, checkpoints
 from bilateral.attacks.settings import APGD
-from bilateral.config import Adversary, Labels
-from bilateral.method import perturb
 
 Loss = Literal["cross-entropy", "dlr", "dlr-targeted", "margin"]
 LOSSES: tuple[Loss, ...] = ("cross-entropy", "dlr", "dlr-targeted", "margin")
@@ -52,12 +50,6 @@ def linear(classes: int, pixels: int = 36, seed: int = 0) -> nn.Sequential:
     return nn.Sequential(nn.Flatten(), layer)
 
 
-def convolutional(classes: int) -> nn.Sequential:
-    torch.manual_seed(1)
-    layers = (nn.Conv2d(3, 8, 3, padding=1), nn.ReLU(), nn.Conv2d(8, 8, 3, stride=2), nn.ReLU())
-    return centred(nn.Sequential(*layers, nn.Flatten(), nn.Linear(8 * 2 * 2, classes)), 3)
-
-
 class Wave(nn.Module):
     def forward(self, images: Tensor) -> Tensor:
         return (40 * images).sin()
@@ -71,26 +63,6 @@ def wavy(advantage: float) -> nn.Sequential:
     assert isinstance(layer, nn.Linear)
     layer.bias.data[0] += advantage
     return model.double()
-
-
-def centred(model: nn.Sequential, channels: int = 1, side: int = 6) -> nn.Sequential:
-    """The model with its last bias moved so that every class is predicted now and then."""
-    with torch.no_grad():
-        layer = model[-1]
-        assert isinstance(layer, nn.Linear)
-        layer.bias.sub_(model(random_images(64, channels, side=side, seed=9)).mean(0))
-    return model
-
-
-def random_images(count: int, channels: int = 1, side: int = 6, seed: int = 0) -> Tensor:
-    generator = torch.Generator().manual_seed(seed)
-    return torch.rand(count, channels, side, side, generator=generator)
-
-
-def predictions(model: nn.Module, images: Tensor) -> Tensor:
-    with torch.no_grad():
-        logits: Tensor = model(images)
-    return logits.argmax(1)
 
 
 def largest_margin(model: nn.Sequential, images: Tensor, labels: Tensor, epsilon: float) -> Tensor:
@@ -402,31 +374,8 @@ def test_dlr_ignores_the_scale_and_the_shift_of_logits() -> None:
 
 @pytest.fixture(scope="module")
 def digits() -> tuple[nn.Module, Tensor, Tensor]:
-    """A network adversarially trained for two seconds, and 200 test images."""
-    torch.manual_seed(0)
-    stored = np.load(DIGITS)
-    images, test_images = (
-        torch.from_numpy(stored[name]).permute(0, 3, 1, 2).contiguous().float() / 255
-        for name in ("train-pixels", "test-pixels")
-    )
-    labels, test_labels = (
-        torch.from_numpy(stored[name]).long() for name in ("train-labels", "test-labels")
-    )
-    model = nn.Sequential(
-        *(nn.Conv2d(1, 16, 3, padding=1), nn.ReLU()),
-        *(nn.Conv2d(16, 32, 3, stride=2, padding=1), nn.ReLU()),
-        *(nn.Flatten(), nn.Linear(32 * 4 * 4, 10)),
-    )
-    adversary = Adversary(epsilon=DIGITS_EPSILON, step_size=DIGITS_EPSILON, clip_start=True)
-    optimiser = torch.optim.Adam(model.parameters(), 4e-3)
-    for batch in torch.randint(len(images), (200, 64)):
-        attacked, soft, _ = perturb(
-            model, images[batch], labels[batch], adversary, Labels(rule="one-hot")
-        )
-        optimiser.zero_grad()
-        F.cross_entropy(model(attacked), soft).backward()  # type: ignore[no-untyped-call]
-        optimiser.step()
-    return model.eval(), test_images[:200], test_labels[:200]
+    """An adversarially trained network, and 200 test images."""
+    return trained_on_digits(25)
 
 
 @pytest.mark.filterwarnings("ignore:there are .* points with zero gradient")

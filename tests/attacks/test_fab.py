@@ -2,13 +2,12 @@
 
 from pathlib import Path
 
-import numpy as np
 import pytest
 import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
+from small_models import trained_on_digits
 from torch import Tensor, nn
-from torch.nn import functional as F
 
 import bilateral
 from bilateral.attacks import ball
@@ -39,33 +38,7 @@ class Counted(nn.Module):
 @pytest.fixture(scope="module")
 def digits() -> tuple[nn.Module, Tensor, Tensor]:
     """A network trained with one-step adversaries of 40/255, and 200 test images."""
-    torch.manual_seed(0)
-    stored = np.load(DIGITS)
-    images, test_images = (
-        torch.from_numpy(stored[name]).permute(0, 3, 1, 2).contiguous().float() / 255
-        for name in ("train-pixels", "test-pixels")
-    )
-    labels, test_labels = (
-        torch.from_numpy(stored[name]).long() for name in ("train-labels", "test-labels")
-    )
-    model = nn.Sequential(
-        *(nn.Conv2d(1, 16, 3, padding=1), nn.ReLU()),
-        *(nn.Conv2d(16, 32, 3, stride=2, padding=1), nn.ReLU(), nn.Flatten()),
-        *(nn.Linear(512, 64), nn.ReLU(), nn.Linear(64, 10)),
-    )
-    optimiser = torch.optim.Adam(model.parameters(), 3e-3)
-    for _ in range(8):
-        for batch in torch.split(torch.randperm(len(images)), 64):
-            start = (images[batch] + (2 * torch.rand_like(images[batch]) - 1) * 40 / 255).detach()
-            start.requires_grad_()
-            (gradient,) = torch.autograd.grad(F.cross_entropy(model(start), labels[batch]), start)
-            moved = start.detach() + 50 / 255 * gradient.sign()
-            adversarial = ball.project(moved, images[batch], 40 / 255)
-            optimiser.zero_grad()
-            torch.autograd.backward(F.cross_entropy(model(adversarial), labels[batch]))
-            optimiser.step()
-    model.zero_grad(set_to_none=True)
-    return model.eval(), test_images[:200], test_labels[:200]
+    return trained_on_digits(40)
 
 
 def linear_problem(classes: int, count: int = 60) -> tuple[nn.Module, Tensor, Tensor, Tensor]:

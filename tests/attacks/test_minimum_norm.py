@@ -4,11 +4,10 @@ from collections.abc import Callable
 from copy import deepcopy
 from pathlib import Path
 
-import numpy as np
 import pytest
 import torch
+from small_models import trained_on_digits
 from torch import Tensor, nn
-from torch.nn import functional as F
 
 import bilateral
 from bilateral.attacks.minimum_norm import MinimumNorm, cw_l2, deepfool_l2
@@ -84,29 +83,9 @@ def linear_problem(classes: int, count: int = 40) -> tuple[nn.Module, Tensor, Te
 @pytest.fixture(scope="module")
 def digits() -> tuple[nn.Module, Tensor, Tensor]:
     """A network trained on digits, and the first 200 test images less those it gets wrong."""
-    torch.manual_seed(0)
-    stored = np.load(DIGITS)
-    images, test_images = (
-        torch.from_numpy(stored[name]).permute(0, 3, 1, 2).contiguous().float() / 255
-        for name in ("train-pixels", "test-pixels")
-    )
-    labels, test_labels = (
-        torch.from_numpy(stored[name]).long() for name in ("train-labels", "test-labels")
-    )
-    model = nn.Sequential(
-        *(nn.Conv2d(1, 16, 3, padding=1), nn.ReLU()),
-        *(nn.Conv2d(16, 32, 3, stride=2, padding=1), nn.ReLU(), nn.Flatten()),
-        *(nn.Linear(512, 64), nn.ReLU(), nn.Linear(64, 10)),
-    )
-    optimiser = torch.optim.Adam(model.parameters(), 3e-3)
-    for _ in range(8):
-        for batch in torch.split(torch.randperm(len(images)), 64):
-            optimiser.zero_grad()
-            torch.autograd.backward(F.cross_entropy(model(images[batch]), labels[batch]))
-            optimiser.step()
-    model.eval().zero_grad(set_to_none=True)
-    right = model(test_images[:200]).argmax(1) == test_labels[:200]
-    return model, test_images[:200][right], test_labels[:200][right]
+    model, images, labels = trained_on_digits()
+    right = model(images).argmax(1) == labels
+    return model, images[right], labels[right]
 
 
 @pytest.mark.parametrize("attack", [patient, deepfool])

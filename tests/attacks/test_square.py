@@ -5,8 +5,8 @@ from pathlib import Path
 import numpy as np
 import pytest
 import torch
+from small_models import centred, convolutional, predictions, random_images, trained_on_digits
 from torch import Tensor, nn
-from torch.nn import functional as F
 
 import bilateral
 from bilateral.attacks import ball, losses
@@ -37,32 +37,6 @@ def linear(classes: int, pixels: int, seed: int = 0) -> nn.Sequential:
     nn.init.normal_(layer.weight, generator=torch.Generator().manual_seed(seed))
     nn.init.zeros_(layer.bias)
     return nn.Sequential(nn.Flatten(), layer)
-
-
-def convolutional(classes: int = 10) -> nn.Sequential:
-    torch.manual_seed(1)
-    layers = (nn.Conv2d(3, 8, 3, padding=1), nn.ReLU(), nn.Conv2d(8, 8, 3, stride=2), nn.ReLU())
-    return centred(nn.Sequential(*layers, nn.Flatten(), nn.Linear(8 * 2 * 2, classes)), 3)
-
-
-def centred(model: nn.Sequential, channels: int = 1, side: int = 6) -> nn.Sequential:
-    """The model with its last bias moved so that every class is predicted now and then."""
-    with torch.no_grad():
-        layer = model[-1]
-        assert isinstance(layer, nn.Linear)
-        layer.bias.sub_(model(random_images(64, channels, side=side, seed=9)).mean(0))
-    return model
-
-
-def random_images(count: int, channels: int = 1, side: int = 6, seed: int = 0) -> Tensor:
-    generator = torch.Generator().manual_seed(seed)
-    return torch.rand(count, channels, side, side, generator=generator)
-
-
-def predictions(model: nn.Module, images: Tensor) -> Tensor:
-    with torch.no_grad():
-        logits: Tensor = model(images)
-    return logits.argmax(1)
 
 
 def test_the_schedule_is_that_of_the_paper() -> None:
@@ -281,26 +255,8 @@ def test_channels_last_and_low_precision_logits() -> None:
 
 def test_no_more_survive_than_under_the_reference() -> None:
     reference = pytest.importorskip("pyautoattack.square")
-    torch.manual_seed(0)
-    stored = np.load(DIGITS)
-    images, test_images = (
-        torch.from_numpy(stored[name]).permute(0, 3, 1, 2).contiguous().float() / 255
-        for name in ("train-pixels", "test-pixels")
-    )
-    labels, test_labels = (
-        torch.from_numpy(stored[name]).long() for name in ("train-labels", "test-labels")
-    )
-    model = nn.Sequential(
-        *(nn.Conv2d(1, 16, 3, padding=1), nn.ReLU()),
-        *(nn.Conv2d(16, 16, 3, stride=2, padding=1), nn.ReLU()),
-        *(nn.Flatten(), nn.Linear(16 * 4 * 4, 10)),
-    )
-    optimiser = torch.optim.Adam(model.parameters(), 4e-3)
-    for batch in torch.randint(len(images), (200, 64)):
-        optimiser.zero_grad()
-        F.cross_entropy(model(images[batch]), labels[batch]).backward()  # type: ignore[no-untyped-call]
-        optimiser.step()
-    images, labels, epsilon = test_images[:200], test_labels[:200], 20 / 255
+    model, images, labels = trained_on_digits()
+    epsilon = 20 / 255
     peer = reference.SquareAttack(model, eps=epsilon, n_queries=300, device="cpu", seed=0)
     peer_robust = int((predictions(model, peer.perturb(images, labels)) == labels).sum())
     settings = Square(epsilon=epsilon, queries=300)

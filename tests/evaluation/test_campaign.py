@@ -92,6 +92,24 @@ def test_flags_do_not_depend_on_batch_size(target, run, tmp_path):
         assert flags_in(target.folder, attack) == flags_in(other.folder, attack)
 
 
+def test_the_worst_case_is_over_all_calls(target, monkeypatch):
+    """A weaker attack later must not make the model look better."""
+    strong = evaluate_target(target, ["pgd20-cw"], EPSILON, 100, CPU)
+    both = evaluate_target(target, ["ll-rs"], EPSILON, 100, CPU)
+    assert set(both.attacks) == {"pgd20-cw", "ll-rs"}
+    assert both.attacks["ll-rs"].accuracy > strong.worst_case_accuracy
+    assert both.worst_case_accuracy <= strong.worst_case_accuracy
+    stored = json.loads(target.folder.evaluation.read_text())["entries"]
+    assert [one["worst_case_accuracy"] for one in stored] == [both.worst_case_accuracy]
+
+
+def test_another_search_precision_is_measured_anew(target, monkeypatch):
+    sizes = count_batches(monkeypatch)
+    for precision in ("float32", "bfloat16", "bfloat16"):
+        evaluate_target(target, ["fgsm"], EPSILON, 20, CPU, precision=precision)
+    assert sizes == [20, 20]
+
+
 def test_other_weights_are_measured_anew(target, monkeypatch):
     sizes = count_batches(monkeypatch)
     evaluate_target(target, ["fgsm"], EPSILON, 20, CPU)

@@ -21,6 +21,7 @@ def leave_flags(folder, robust, first=0):
         epsilon=8 / 255,
         epsilon_text="8/255",
         data="digits",
+        search="float32",
         weights_digest="",
         versions={},
         members={"pgd20": MemberFlags(images=numbers, robust=robust)},

@@ -52,7 +52,7 @@ def evaluate(
         peer_batch_sizes: the peer runs at each of these; its best counts.
         data: a data set's name or folder:PATH; the run's own by default.
         search: precision of the search; auto is bfloat16 on a GPU, float32 elsewhere.
-        compile: search on a compiled copy of the model ; its compilation is timed apart.
+        compile: search on a compiled copy of the model; its compilation is timed apart.
         device: the GPU if there is one.
         quiet: no progress.
         json: print everything as JSON.

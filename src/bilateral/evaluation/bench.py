@@ -133,7 +133,6 @@ def bench_evaluate(
         **campaign.common,
         "target": target.name,
         "compiled": compile,
-        "search_precision": "bfloat16" if campaign.search.bfloat16 else "float32",
         "warm_up_seconds": warm_up_seconds,
         "attacks": rows,
     }

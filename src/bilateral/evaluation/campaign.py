@@ -31,6 +31,7 @@ from bilateral.evaluation.search import Precision, prepare_search
 from bilateral.evaluation.target import Target
 from bilateral.results import (
     AttackFile,
+    AttackSummary,
     Evaluation,
     EvaluationFile,
     MemberFlags,
@@ -42,6 +43,8 @@ from bilateral.runtime import Interrupted, StopRequest, versions
 
 Shown = Callable[[str, int, int, float], None]
 """Progress: the attack, images done, images in all, robust accuracy so far."""
+SAME = ("weights_digest", "data", "search")
+"""What must agree before flags on disk are used again."""
 
 
 class Campaign:
@@ -74,6 +77,7 @@ class Campaign:
             "epsilon": epsilon,
             "epsilon_text": fraction_text(epsilon),
             "data": target.data,
+            "search": self.search.precision,
             "weights_digest": self.digest,
             "versions": versions(device),
         }
@@ -100,17 +104,28 @@ class Campaign:
         members = attack_members(name, self.epsilon)
         settings = {member: value.model_dump(mode="json") for member, value in members.items()}
         path = self.target.folder.attack(name, self.common["epsilon_text"])
-        file = _stored(path, self.digest, self.target.data)
+        file = self._stored(path)
         if file is None or file.settings != settings:
             flags = {member: MemberFlags() for member in members}
             file = AttackFile(
                 schema=1, attack=name, settings=settings, members=flags, **self.common
             )
         for other in sorted(path.parent.glob(f"*@{path.name.rpartition('@')[2]}")):
-            if other != path and (known := _stored(other, self.digest, self.target.data)):
+            if other != path and (known := self._stored(other)):
                 _take_over(file, known)
         file.compile()
         return file
+
+    def _stored(self, path: Path) -> AttackFile | None:
+        """What an earlier evaluation left, if it is of the same weights, data and precision."""
+        if not path.exists():
+            return None
+        try:
+            file = AttackFile.model_validate_json(path.read_bytes())
+        except ValidationError as error:
+            raise UserError(f"{path} is damaged: {first_complaint(error)}; remove it") from None
+        same = all(getattr(file, key) == self.common[key] for key in SAME)
+        return file if same else None
 
     def run(
         self,
@@ -198,17 +213,37 @@ def evaluate_target(
             file = campaign.run(name, stop, shown, gallery, adversarial)
             summaries[name] = summarise_members(file.members, campaign.numbers.tolist())
     gallery.write(campaign.labels)
-    entry = summarise(
-        classes=target.split.classes,
-        labels=target.split.labels[campaign.numbers].tolist(),
-        clean=clean,
-        attacks=summaries,
-        **campaign.common,
-    )
+    return _record(campaign, clean, summaries)
+
+
+def _record(
+    campaign: Campaign, clean: list[bool], summaries: dict[str, AttackSummary]
+) -> Evaluation:
+    """Write this call's entry; attacks of earlier calls stay in it and in its worst case."""
+    target, numbers = campaign.target, campaign.numbers.tolist()
     stored = evaluations(target.folder)
-    entry = stored.put(entry)
+
+    def entry(attacks: dict[str, AttackSummary]) -> Evaluation:
+        return summarise(
+            classes=target.split.classes,
+            labels=target.split.labels[numbers].tolist(),
+            clean=clean,
+            attacks=attacks,
+            **campaign.common,
+        )
+
+    if earlier := stored.find(entry(summaries)):
+        for name in earlier.attacks.keys() - summaries.keys():
+            file = campaign.attack_file(name)
+            if set(numbers) <= set(file.images):
+                summaries[name] = summarise_members(file.members, numbers)
+        summaries = {
+            name: summaries[name] for name in earlier.attacks | summaries if name in summaries
+        }
+    result = entry(summaries)
+    stored.put(result)
     write_json(target.folder.evaluation, stored.model_dump(by_alias=True))
-    return entry
+    return result
 
 
 def evaluations(folder: RunFolder) -> EvaluationFile:
@@ -220,17 +255,6 @@ def evaluations(folder: RunFolder) -> EvaluationFile:
     except ValidationError as error:
         complaint = first_complaint(error)
         raise UserError(f"{folder.evaluation} is damaged: {complaint}; remove it") from None
-
-
-def _stored(path: Path, digest: str, data: str) -> AttackFile | None:
-    """What an earlier evaluation left, if it is of the same weights and data."""
-    if not path.exists():
-        return None
-    try:
-        file = AttackFile.model_validate_json(path.read_bytes())
-    except ValidationError as error:
-        raise UserError(f"{path} is damaged: {first_complaint(error)}; remove it") from None
-    return file if (file.weights_digest, file.data) == (digest, data) else None
 
 
 def _take_over(file: AttackFile, known: AttackFile) -> None:

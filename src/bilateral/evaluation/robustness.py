@@ -189,6 +189,7 @@ def evaluate(
         epsilon=epsilon,
         epsilon_text=fraction_text(epsilon),
         data="memory",
+        search=search.precision,
         classes=[str(number) for number in range(classes)],
         labels=labels.tolist(),
         clean=right.tolist(),

@@ -26,6 +26,11 @@ class Search:
     model: nn.Module
     bfloat16: bool
 
+    @property
+    def precision(self) -> str:
+        """For the record of a measurement."""
+        return "bfloat16" if self.bfloat16 else "float32"
+
 
 def prepare_search(
     model: nn.Module, images: Tensor, precision: Precision = "auto", compile: bool = False
