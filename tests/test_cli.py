@@ -172,6 +172,10 @@ def test_a_signal_saves_first(tmp_path, number, code):
         (["train", "digits-r-mc-la", "--epochs", "0"], "epochs"),
         (["train", "digits-r-mc-la", "--epochs"], "--epochs"),
         (["train", "digits-r-mc-la", "--device", "cuda:77"], "no GPU here"),
+        (["train", "digits-r-mc-la", "--device", "meta"], "cannot be used"),
+        (["train", "--epochs", "1", "digits-r-mc-la"], "as its first word"),
+        (["evaluate", "nowhere", "--attacks", "fgsm,no.py:attack"], "no such file: no.py"),
+        (["evaluate", "nowhere", "--batch-size", "0"], "at least one image"),
         (["evaluate", "nowhere"], "no run folder at nowhere"),
         (["evaluate", "nowhere", "--attacks", "pgd"], "unknown attack 'pgd'"),
         (["evaluate", "nowhere", "--epsilon", "8"], "did you mean 8/255?"),
@@ -195,6 +199,28 @@ def test_absent_data_says_what_to_run(tmp_path):
     result = bilateral("train", "cifar10-r-mc-la", cwd=tmp_path, BILATERAL_DATA=str(tmp_path / "d"))
     assert result.returncode == 2
     assert "bilateral data fetch cifar10" in result.stderr
+
+
+def test_an_output_that_is_a_file_is_one_line(tmp_path):
+    (tmp_path / "taken").write_text("")
+    result = bilateral(*TRAIN, "--out", "taken", cwd=tmp_path)
+    assert result.returncode == 2
+    assert "taken" in result.stderr and result.stderr.count("\n") == 1
+
+
+def test_results_are_readable_by_others(trained):
+    for path in trained.iterdir():
+        if path.is_file():
+            assert path.stat().st_mode & 0o044 == 0o044, path
+
+
+def test_a_finished_run_without_its_log_says_so(trained, tmp_path):
+    copy = tmp_path / "digits-r-mc-la" / "seed0"
+    copy.mkdir(parents=True)
+    for name in ("config.json", "model.safetensors"):
+        (copy / name).write_bytes((trained / name).read_bytes())
+    result = bilateral(*TRAIN, "--out", tmp_path)
+    assert result.returncode == 0 and "already finished" in result.stdout
 
 
 def test_the_same_folder_with_another_configuration_is_refused(trained):

@@ -45,6 +45,7 @@ def test_fractions_are_read_and_written():
         ({"adversary": {"epsilon": float("nan")}}, "nan is outside"),
         ({"adversary": {"steps": -1}}, "adversary.steps"),
         ({"adversary": {"restarts": 2}}, "restarts need iterate"),
+        ({"adversary": {"loss": "divergence", "reference": "start"}}, "reference = clean"),
         ({"labels": {"ratio": 0.9}}, "labels.ratio"),
         ({"labels": {"rule": "smoothed"}}, "labels.rule"),
         ({"epochs": 0}, "epochs"),

@@ -6,7 +6,7 @@ from collections.abc import Sequence
 from importlib import import_module
 
 import bilateral
-from bilateral.errors import UserError, unknown
+from bilateral.errors import Interrupted, TrainingError, UserError, unknown
 
 USAGE = """usage: bilateral COMMAND [arguments]     (bilateral COMMAND --help says more)
 
@@ -31,8 +31,16 @@ def main(arguments: Sequence[str] | None = None) -> int:
         # The reader of a pipe (head, say) has gone; nothing more can be printed.
         os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
         return 0
-    except BaseException as error:
-        return _exit_code(error)
+    except OSError as error:
+        named = f"{error.filename}: " if error.filename else ""
+        print(f"bilateral: {named}{error.strerror or error}", file=sys.stderr)
+        return 2
+    except TrainingError as error:
+        print(f"bilateral: {error}", file=sys.stderr)
+        return 1
+    except Interrupted as error:
+        print(f"bilateral: {error}; the same command goes on from here", file=sys.stderr)
+        return 128 + error.number
 
 
 def _run(words: list[str]) -> int:
@@ -49,18 +57,6 @@ def _run(words: list[str]) -> int:
     import_module(f"bilateral.commands.{words[0]}").command(words[1:])
     sys.stdout.flush()
     return 0
-
-
-def _exit_code(error: BaseException) -> int:
-    """The code of an error that only exists once torch is imported; others go on."""
-    name = type(error).__name__
-    if name == "Interrupted":
-        print(f"bilateral: {error}; the same command goes on from here", file=sys.stderr)
-        return 128 + int(error.number)  # type: ignore[attr-defined]
-    if name == "TrainingError":
-        print(f"bilateral: {error}", file=sys.stderr)
-        return 1
-    raise error
 
 
 COMMANDS = {

@@ -122,6 +122,12 @@ class Adversary(GradientAttack):
         "eval", description="batch-norm mode while attacking"
     )
 
+    @model_validator(mode="after")
+    def _reference_fits(self) -> "Adversary":
+        if self.loss == "divergence" and self.reference == "start":
+            raise ValueError("the divergence is measured from the clean image: reference = clean")
+        return self
+
 
 class Labels(Settings):
     """The label of an adversarial training image."""

@@ -1,11 +1,24 @@
-"""The user's mistakes: each becomes one line on standard error and exit code 2."""
+"""What ends a command early, each with its exit code: mistakes, failures, signals; no torch."""
 
+import signal
 from collections.abc import Iterable
 from difflib import get_close_matches
 
 
 class UserError(Exception):
     """The user's input is at fault; the message is one line that says what and what to do."""
+
+
+class TrainingError(Exception):
+    """Training cannot go on; the last good checkpoint is intact. Exit code 1."""
+
+
+class Interrupted(BaseException):
+    """A signal asked the work to end; what was done is saved. Exit code 128 + its number."""
+
+    def __init__(self, number: int) -> None:
+        self.number = number
+        super().__init__(f"stopped by {signal.Signals(number).name}")
 
 
 def unknown(kind: str, name: str, valid: Iterable[str]) -> UserError:

@@ -79,6 +79,7 @@ class AttackFile(Record):
     epsilon: float
     epsilon_text: str
     data: str
+    data_digest: str
     search: str
     weights_digest: str
     versions: dict[str, str]
@@ -142,6 +143,7 @@ class Evaluation(Record):
     epsilon_text: str
     images: int
     data: str
+    data_digest: str
     search: str = Field(description="precision of the search; what counts is float32 always")
     clean_accuracy: float
     clean_interval: Interval
@@ -250,6 +252,7 @@ def summarise(
     epsilon: float,
     epsilon_text: str,
     data: str,
+    data_digest: str,
     search: str,
     classes: Sequence[str],
     labels: Sequence[int],
@@ -279,6 +282,7 @@ def summarise(
         epsilon_text=epsilon_text,
         images=len(labels),
         data=data,
+        data_digest=data_digest,
         search=search,
         clean_accuracy=sum(clean) / len(labels),
         clean_interval=wilson_interval(sum(clean), len(labels)),

@@ -1,6 +1,7 @@
 """What the machine offers: device, precision, versions, signals."""
 
 import signal
+import sys
 from collections.abc import Iterator
 from contextlib import contextmanager
 from types import FrameType
@@ -12,14 +13,6 @@ import bilateral
 from bilateral.errors import UserError
 
 
-class Interrupted(BaseException):
-    """A signal asked the work to end; what was done is saved."""
-
-    def __init__(self, number: int) -> None:
-        self.number = number
-        super().__init__(f"stopped by {signal.Signals(number).name}")
-
-
 def choose_device(name: str | None) -> torch.device:
     """The named device, or the GPU if there is one."""
     if name is None:
@@ -28,6 +21,10 @@ def choose_device(name: str | None) -> torch.device:
         device = torch.device(name)
     except RuntimeError:
         raise UserError(f"unknown device '{name}'; there are: cpu, cuda, cuda:0, ...") from None
+    if device.type not in ("cpu", "cuda", "mps"):
+        raise UserError(f"{name} cannot be used; there are: cpu, cuda, cuda:0, mps, ...")
+    if device.type == "mps" and not torch.backends.mps.is_available():
+        raise UserError("no mps device here (use --device cpu)")
     if device.type == "cuda" and not torch.cuda.is_available():
         raise UserError("no GPU here: torch sees no CUDA device (use --device cpu)")
     if device.type == "cuda" and (device.index or 0) >= torch.cuda.device_count():
@@ -114,6 +111,7 @@ class StopRequest:
             if self.number is not None:
                 raise KeyboardInterrupt
             self.number = number
+            print("stopping after this step; once more stops at once", file=sys.stderr)
 
         before = {
             number: signal.signal(number, asked) for number in (signal.SIGINT, signal.SIGTERM)

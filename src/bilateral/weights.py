@@ -14,9 +14,9 @@ from bilateral.runs import write_atomic
 
 def write_weights(path: Path, model: nn.Module, about: dict[str, Any]) -> None:
     """The weights as safetensors, with what is needed to build the model again."""
-    tensors = {
-        name: value.detach().cpu().contiguous() for name, value in model.state_dict().items()
-    }
+    state = model.state_dict()
+    # Copies, because safetensors refuses tensors that share memory (tied weights).
+    tensors = {name: value.detach().cpu().clone().contiguous() for name, value in state.items()}
     # One metadata key: safetensors does not keep several in a fixed order.
     write_atomic(path, save(tensors, {"bilateral": json.dumps(about, sort_keys=True)}))
 

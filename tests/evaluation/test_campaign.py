@@ -103,11 +103,45 @@ def test_the_worst_case_is_over_all_calls(target, monkeypatch):
     assert [one["worst_case_accuracy"] for one in stored] == [both.worst_case_accuracy]
 
 
-def test_another_search_precision_is_measured_anew(target, monkeypatch):
+def test_a_precision_that_was_asked_for_is_measured_anew(target, monkeypatch):
+    """And what was measured before in another one stays in the entry."""
     sizes = count_batches(monkeypatch)
-    for precision in ("float32", "bfloat16", "bfloat16"):
-        evaluate_target(target, ["fgsm"], EPSILON, 20, CPU, precision=precision)
+    evaluate_target(target, ["pgd5"], EPSILON, 20, CPU, precision="bfloat16")
+    for precision in ("float32", "bfloat16", "bfloat16", "auto"):
+        entry = evaluate_target(target, ["fgsm"], EPSILON, 20, CPU, precision=precision)
+    assert sizes == [20, 20, 20]
+    assert set(entry.attacks) == {"pgd5", "fgsm"}
+
+
+def test_other_images_under_the_same_name_are_measured_anew(target, monkeypatch):
+    sizes = count_batches(monkeypatch)
+    evaluate_target(target, ["fgsm"], EPSILON, 20, CPU)
+    target.split.pixels[:] = 255 - target.split.pixels
+    evaluate_target(target, ["fgsm"], EPSILON, 20, CPU)
     assert sizes == [20, 20]
+
+
+def test_an_edited_attack_of_ones_own_is_run_anew(target, tmp_path):
+    file = tmp_path / "edited.py"
+    file.write_text("def attack(model, images, labels, epsilon):\n    return images\n")
+    name = f"{file}:attack"
+    before = evaluate_target(target, [name], EPSILON, 40, CPU).attacks[name].accuracy
+    file.write_text(
+        "def attack(model, images, labels, epsilon):\n    return (images + epsilon).clamp(0, 1)\n"
+    )
+    after = evaluate_target(target, [name], EPSILON, 40, CPU).attacks[name].accuracy
+    assert after < before
+    file.write_text("def attack(model, images, labels, epsilon):\n    raise KeyError('oh')\n")
+    with pytest.raises(UserError, match="failed: KeyError"):
+        evaluate_target(target, [name], EPSILON, 40, CPU)
+
+
+def test_the_gallery_is_written_attack_by_attack(target):
+    with pytest.raises(UserError):
+        evaluate_target(target, ["fgsm", "nowhere.py:attack"], EPSILON, 10, CPU)
+    with np.load(target.folder.gallery) as gallery:
+        assert gallery["fgsm@40-255/clean"].shape == (10, 1, 8, 8)
+        assert gallery["fgsm@40-255/adversarial_confidence"].shape == (10, 10)
 
 
 def test_other_weights_are_measured_anew(target, monkeypatch):

@@ -12,7 +12,7 @@ from bilateral.results import AttackFile, MemberFlags
 from bilateral.runs import RunFolder, write_json
 
 
-def leave_flags(folder, robust, first=0):
+def leave_flags(folder, robust, first=0, data="digits"):
     numbers = list(range(first, first + len(robust)))
     file = AttackFile(
         schema=1,
@@ -20,7 +20,8 @@ def leave_flags(folder, robust, first=0):
         settings={"pgd20": {}},
         epsilon=8 / 255,
         epsilon_text="8/255",
-        data="digits",
+        data=data,
+        data_digest="",
         search="float32",
         weights_digest="",
         versions={},
@@ -67,6 +68,13 @@ def test_what_is_missing_is_named(tmp_path):
         compare([str(tmp_path / "a"), str(tmp_path / "b")], "pgd20", "8/255")
     with pytest.raises(UserError, match="bilateral evaluate"):
         compare([str(tmp_path / "a"), str(tmp_path / "c")], "pgd20", "8/255")
+
+
+def test_other_data_are_refused(tmp_path):
+    leave_flags(tmp_path / "a", [True, False])
+    leave_flags(tmp_path / "b", [True, False], data="svhn")
+    with pytest.raises(UserError, match="on svhn"):
+        compare([str(tmp_path / "a"), str(tmp_path / "b")], "pgd20", "8/255")
 
 
 def test_the_command_needs_no_torch(tmp_path):

@@ -8,12 +8,12 @@ import torch
 
 from bilateral.config import Data, Run
 from bilateral.data.datasets import Split, load
-from bilateral.errors import UserError
+from bilateral.errors import Interrupted, TrainingError, UserError
 from bilateral.paper.recipes import recipe_named
 from bilateral.runs import RunFolder
-from bilateral.runtime import Interrupted, StopRequest
+from bilateral.runtime import StopRequest
 from bilateral.training.progress import TrainingProgress
-from bilateral.training.trainer import Trainer, TrainingError, train
+from bilateral.training.trainer import Trainer, train
 from bilateral.weights import read_about, read_weights
 
 CPU = torch.device("cpu")
@@ -197,6 +197,89 @@ def test_weights_to_start_from(digits, tmp_path):
         Trainer(run.with_fields(model="wrn-10-1"), first, digits, CPU, QUIET)
     with pytest.raises(UserError, match="no weights at"):
         Trainer(run.with_fields(weights="nowhere.safetensors"), first, digits, CPU, QUIET)
+
+
+OWN = """
+import torch
+from torch import nn
+
+class Tied(nn.Module):
+    def __init__(self):
+        super().__init__()
+        self.one = nn.Linear(64, 64)
+        self.other = nn.Linear(64, 64)
+        self.other.weight = self.one.weight
+        self.head = nn.Linear(64, 10)
+    def forward(self, x):
+        return self.head(self.other(self.one(x.flatten(1)).relu()))
+
+def tied(): return Tied()
+def dropping():
+    return nn.Sequential(nn.Flatten(), nn.Linear(64, 32), nn.Dropout(0.5), nn.Linear(32, 10))
+def parametrised():
+    layer = torch.nn.utils.parametrizations.weight_norm(nn.Linear(64, 10))
+    return nn.Sequential(nn.Flatten(), layer)
+def pair():
+    class Pair(nn.Module):
+        def forward(self, x):
+            return x, x
+    return Pair()
+def raising():
+    class Raising(nn.Module):
+        def forward(self, x):
+            raise KeyError("no such layer")
+    return Raising()
+"""
+
+
+@pytest.fixture
+def own(tmp_path):
+    """A run of a model of the user's own."""
+    (tmp_path / "own.py").write_text(OWN)
+    return lambda name: TINY.with_fields(
+        model=f"{tmp_path}/own.py:{name}", averaging=None, check_epochs=0, epochs=2
+    )
+
+
+@pytest.mark.parametrize("name", ["tied", "parametrised", "dropping"])
+def test_unusual_models_train_to_the_end(digits, tmp_path, own, name):
+    folder = RunFolder(tmp_path / "run")
+    assert train(own(name), folder, digits, CPU, QUIET)
+    assert folder.weights.exists()
+
+
+def test_dropout_goes_on_exactly_too(digits, tmp_path, own, monkeypatch):
+    whole, broken = RunFolder(tmp_path / "whole"), RunFolder(tmp_path / "broken")
+    train(own("dropping"), whole, digits, CPU, QUIET)
+    with monkeypatch.context() as patch:
+        patch.setattr("bilateral.training.trainer.StopRequest", lambda: StopAfter(1))
+        with pytest.raises(Interrupted):
+            train(own("dropping"), broken, digits, CPU, QUIET)
+    train(own("dropping"), broken, digits, CPU, QUIET)
+    assert broken.weights.read_bytes() == whole.weights.read_bytes()
+
+
+@pytest.mark.parametrize(("name", "message"), [("pair", "returns tuple"), ("raising", "no such")])
+def test_models_that_do_not_give_logits_are_refused(digits, tmp_path, own, name, message):
+    with pytest.raises(UserError, match=message):
+        train(own(name), RunFolder(tmp_path / "run"), digits, CPU, QUIET)
+
+
+def test_an_edited_model_does_not_fit_its_checkpoint(digits, tmp_path, own, monkeypatch):
+    folder = RunFolder(tmp_path / "run")
+    with monkeypatch.context() as patch:
+        patch.setattr("bilateral.training.trainer.StopRequest", lambda: StopAfter(1))
+        with pytest.raises(Interrupted):
+            train(own("dropping"), folder, digits, CPU, QUIET)
+    (tmp_path / "own.py").write_text(OWN.replace("32", "33"))
+    with pytest.raises(UserError, match="does not fit the model any more"):
+        train(own("dropping"), folder, digits, CPU, QUIET)
+
+
+def test_one_class_is_refused(tmp_path):
+    one = Split(np.zeros((8, 8, 8, 1), np.uint8), np.zeros(8, np.int64), ("only",))
+    with pytest.raises(UserError, match="one class"):
+        train(TINY, RunFolder(tmp_path / "run"), one, CPU, QUIET)
 
 
 def test_a_damaged_checkpoint_is_named(digits, tmp_path):

@@ -1,5 +1,9 @@
 """Settings applied to (model, images, labels): the one place that knows which function is whose."""
 
+from collections.abc import Callable
+from functools import cache
+from typing import Any
+
 import torch
 from torch import Tensor, nn
 
@@ -53,12 +57,18 @@ def _gradient(
     model: nn.Module, images: Tensor, labels: Tensor, settings: GradientAttack, keys: Tensor
 ) -> Attacked:
     """The gradient loop, its targets chosen at the clean image."""
-    if settings.target == "none" or not settings.random_start:
+    if settings.target in ("none", "random") or not settings.random_start:
         return gradient_attack(model, images, labels, settings, keys)
     with torch.no_grad():
         reference = model(images).float()
     found = gradient_attack(model, images, labels, settings, keys, reference)
     return found._replace(forwards=found.forwards + len(labels))
+
+
+@cache
+def _loaded(settings: OwnAttack) -> Callable[..., Any]:
+    """Somebody's function, loaded once; its source's digest is part of the settings."""
+    return load_function(settings.target)
 
 
 def _own(model: nn.Module, images: Tensor, labels: Tensor, settings: OwnAttack) -> Attacked:
@@ -71,7 +81,10 @@ def _own(model: nn.Module, images: Tensor, labels: Tensor, settings: OwnAttack) 
 
     hook = model.register_forward_hook(count)
     try:
-        tried = load_function(settings.target)(model, images.clone(), labels, settings.epsilon)
+        tried = _loaded(settings)(model, images.clone(), labels, settings.epsilon)
+    except Exception as error:  # whatever somebody's own attack raises
+        reason = (str(error).splitlines() or [""])[0]
+        raise UserError(f"{settings.target} failed: {type(error).__name__} {reason}") from None
     finally:
         hook.remove()
     if not isinstance(tried, Tensor) or tried.shape != images.shape:

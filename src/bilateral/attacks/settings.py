@@ -103,6 +103,7 @@ class OwnAttack(Settings):
 
     epsilon: Fraction = Field(8 / 255, description="L-inf budget")
     target: str = Field(description="file.py:function or package.module:function")
+    digest: str = Field("", description="of its source, so that an edited attack is run anew")
 
 
 AttackSettings = GradientAttack | APGD | Square | FAB | SPSA | CarliniWagner | DeepFool | OwnAttack

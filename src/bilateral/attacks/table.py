@@ -21,6 +21,7 @@ from bilateral.attacks.settings import (
 )
 from bilateral.config import GradientAttack, Target
 from bilateral.errors import UserError, unknown
+from bilateral.models.external import source_digest
 
 Members = dict[str, AttackSettings]
 
@@ -145,7 +146,7 @@ def attack_named(name: str, epsilon: float) -> AttackSettings:
         suffixes = tuple(match[2].split("-")[1:])
         return _pgd(int(match[1]), suffixes)(epsilon)
     if ":" in name:
-        return OwnAttack(epsilon=epsilon, target=name)
+        return OwnAttack(epsilon=epsilon, target=name, digest=source_digest(name))
     raise unknown("attack", name, [*ATTACKS, *ENSEMBLES, PATTERN])
 
 

@@ -62,6 +62,8 @@ def evaluate(
     for name in names:
         if name not in COMPARABLE and not (name.startswith("pgd") and name[3:].isdigit()):
             raise UserError(f"no peer for '{name}': bench knows pgdK, {', '.join(COMPARABLE)}")
+    if min(peer_batch_sizes, default=0) < 1 or (batch_size is not None and batch_size < 1):
+        raise UserError("batch sizes are at least one image")
     size = budget("--epsilon", epsilon)
     from rich.console import Console
 

@@ -1,6 +1,7 @@
 """`bilateral compare`: runs under the same attack on the same images, from their folders."""
 
 from collections.abc import Sequence
+from pathlib import Path
 from typing import Annotated
 
 import tyro
@@ -9,7 +10,8 @@ from bilateral.arguments import budget, call
 from bilateral.commands.printing import print_json
 from bilateral.config import fraction_text
 from bilateral.errors import UserError
-from bilateral.evaluation.comparison import compare
+from bilateral.evaluation.comparison import budgets_of, compare
+from bilateral.runs import RunFolder
 from bilateral.tables import Format, paired_table, render
 
 
@@ -22,7 +24,7 @@ def compare_runs(
     runs: Annotated[tuple[str, ...], tyro.conf.Positional],
     /,
     attack: str = "autoattack",
-    epsilon: str = "8/255",
+    epsilon: str | None = None,
     json: bool = False,
     format: Format = "text",
 ) -> None:
@@ -34,15 +36,19 @@ def compare_runs(
     Args:
         runs: run folders.
         attack: the attack whose flags are compared.
-        epsilon: its budget.
+        epsilon: its budget; needed only where the first run has flags at several.
         json: print the comparison as JSON.
         format: how the table is printed.
     """
     if len(runs) < 2:
         raise UserError("compare needs two or more run folders")
     size = budget("--epsilon", epsilon)
-    assert size is not None
-    result = compare(runs, attack, fraction_text(size))
+    known = budgets_of(RunFolder(Path(runs[0])), attack)
+    if size is None and not known:
+        raise UserError(f"{runs[0]} has no flags of {attack}: run bilateral evaluate first")
+    if size is None and len(known) > 1:
+        raise UserError(f"{runs[0]} has {attack} at {', '.join(known)}: give --epsilon")
+    result = compare(runs, attack, fraction_text(size) if size else known[0])
     if json:
         print_json(result.model_dump(mode="json"))
         return

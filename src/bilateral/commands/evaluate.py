@@ -11,6 +11,7 @@ from bilateral.arguments import budget, parse
 from bilateral.attacks.table import attack_names
 from bilateral.commands.printing import print_json
 from bilateral.errors import UserError
+from bilateral.models.external import load_function
 from bilateral.results import Evaluation
 from bilateral.tables import Format, evaluation_table, render
 
@@ -76,6 +77,8 @@ def evaluate_run(options: Options) -> Evaluation:
     """Evaluate a target and return the entry of this call."""
     names = attack_names(options.attacks)
     epsilon = budget("--epsilon", options.epsilon)
+    for own in (name for name in names if ":" in name):
+        load_function(own)  # one that is not there is told of before others have run for hours
     if options.batch_size is not None and options.batch_size < 1:
         raise UserError(f"--batch-size {options.batch_size}: at least one image")
     from bilateral.evaluation.campaign import evaluate_target

@@ -9,7 +9,7 @@ from bilateral.errors import UserError, unknown
 
 def command(words: Sequence[str]) -> None:
     """`bilateral list KIND`: what there is, a line each."""
-    kind = words[0] if words and not words[0].startswith("-") else None
+    kind = next((word for word in words if not word.startswith("-")), None)
     kinds = ("recipes", "models", "datasets", "attacks")
 
     def list_(json: bool = False) -> bool:
@@ -20,7 +20,9 @@ def command(words: Sequence[str]) -> None:
         """
         return json
 
-    as_json = call(list_, words[1:] if kind else words, f"bilateral list {kind or 'KIND'}")
+    as_json = call(
+        list_, [word for word in words if word != kind], f"bilateral list {kind or 'KIND'}"
+    )
     if kind is None:
         raise UserError(f"list needs one of: {', '.join(kinds)}")
     if kind not in kinds:

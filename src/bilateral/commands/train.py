@@ -18,7 +18,7 @@ def command(words: Sequence[str]) -> None:
     """`bilateral train RECIPE`: the recipe decides the defaults of all other options."""
     recipe = words[0] if words and not words[0].startswith("-") else None
     if recipe is None and not wants_help(words):
-        raise UserError("train needs a recipe: `bilateral list recipes` shows them")
+        raise UserError("train needs a recipe as its first word; see `bilateral list recipes`")
     if recipe is not None and recipe.endswith(".json"):
         path = Path(recipe)
         if not path.is_file():
@@ -78,5 +78,6 @@ def train_run(run: Run, out: Path, device: str | None, quiet: bool) -> dict[str,
     split = load(run.data.name, "train", image_size=run.image_size, seed=run.seed)
     limit_threads(place, split.pixels[0].size)
     trained = train(run, folder, split, place, TrainingProgress(quiet))
-    last = json.loads(folder.log.read_text().splitlines()[-1])
+    lines = folder.log.read_text().splitlines() if folder.log.exists() else []
+    last = json.loads(lines[-1]) if lines else None
     return {"folder": str(folder.path), "trained": trained, "last_epoch": last}

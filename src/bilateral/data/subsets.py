@@ -1,5 +1,6 @@
 """Seeded, class-balanced subsets; numpy only."""
 
+import hashlib
 from dataclasses import replace
 
 import numpy as np
@@ -21,6 +22,14 @@ def balanced_subset(labels: np.ndarray, count: int, seed: int) -> np.ndarray:
     place = np.empty(len(labels), dtype=np.int64)
     place[shuffled] = np.arange(len(labels))
     return np.sort(np.lexsort((place, rank))[:count])
+
+
+def data_digest(split: Split) -> str:
+    """SHA-256 of a split's pixels and labels: what a measurement was made on."""
+    digest = hashlib.sha256(repr(split.pixels.shape).encode())
+    digest.update(np.ascontiguousarray(split.pixels).data)
+    digest.update(np.ascontiguousarray(split.labels).data)
+    return digest.hexdigest()
 
 
 def per_class_subset(split: Split, per_class: int, seed: int) -> Split:

@@ -16,8 +16,8 @@ from torch import Tensor
 from bilateral.attacks.table import attack_members
 from bilateral.config import first_complaint, fraction_text
 from bilateral.data.batches import as_floats, as_tensors
-from bilateral.data.subsets import balanced_subset
-from bilateral.errors import UserError
+from bilateral.data.subsets import balanced_subset, data_digest
+from bilateral.errors import Interrupted, UserError
 from bilateral.evaluation.keeping import AdversarialImages, Gallery
 from bilateral.evaluation.robustness import (
     add_flags,
@@ -39,12 +39,12 @@ from bilateral.results import (
     summarise_members,
 )
 from bilateral.runs import RunFolder, write_json
-from bilateral.runtime import Interrupted, StopRequest, versions
+from bilateral.runtime import StopRequest, versions
 
 Shown = Callable[[str, int, int, float], None]
 """Progress: the attack, images done, images in all, robust accuracy so far."""
-SAME = ("weights_digest", "data", "search")
-"""What must agree before flags on disk are used again."""
+SAME = ("weights_digest", "data", "data_digest")
+"""What must agree before flags are used again; the precision too where one was asked for."""
 
 
 class Campaign:
@@ -67,6 +67,7 @@ class Campaign:
             np.arange(len(labels)) if images is None else balanced_subset(labels, images, seed=0)
         )
         self.target, self.epsilon, self.device = target, epsilon, device
+        self.any_precision = precision == "auto"
         self.pixels, self.labels = as_tensors(target.split, device)
         check_inputs(target.model, as_floats(self.pixels[:1]), self.labels)
         self.batch_size = batch_size or (1000 if device.type == "cuda" else 250)
@@ -77,6 +78,7 @@ class Campaign:
             "epsilon": epsilon,
             "epsilon_text": fraction_text(epsilon),
             "data": target.data,
+            "data_digest": data_digest(target.split),
             "search": self.search.precision,
             "weights_digest": self.digest,
             "versions": versions(device),
@@ -99,33 +101,37 @@ class Campaign:
             clean += right.tolist()
         return clean
 
-    def attack_file(self, name: str) -> AttackFile:
-        """What is on disk of an attack on these weights, and what other attacks' files add."""
+    def attack_file(self, name: str, any_precision: bool) -> AttackFile:
+        """What is on disk of an attack on these weights, and what other attacks' files add.
+
+        Whatever the precision of its search, a flag was confirmed in float32.
+        """
         members = attack_members(name, self.epsilon)
         settings = {member: value.model_dump(mode="json") for member, value in members.items()}
         path = self.target.folder.attack(name, self.common["epsilon_text"])
-        file = self._stored(path)
+        file = self._stored(path, any_precision)
         if file is None or file.settings != settings:
             flags = {member: MemberFlags() for member in members}
             file = AttackFile(
                 schema=1, attack=name, settings=settings, members=flags, **self.common
             )
         for other in sorted(path.parent.glob(f"*@{path.name.rpartition('@')[2]}")):
-            if other != path and (known := self._stored(other)):
+            if other != path and (known := self._stored(other, any_precision)):
                 _take_over(file, known)
         file.compile()
         return file
 
-    def _stored(self, path: Path) -> AttackFile | None:
-        """What an earlier evaluation left, if it is of the same weights, data and precision."""
+    def _stored(self, path: Path, any_precision: bool) -> AttackFile | None:
+        """What an earlier evaluation left, if it is of the same weights and data."""
         if not path.exists():
             return None
         try:
             file = AttackFile.model_validate_json(path.read_bytes())
         except ValidationError as error:
             raise UserError(f"{path} is damaged: {first_complaint(error)}; remove it") from None
-        same = all(getattr(file, key) == self.common[key] for key in SAME)
-        return file if same else None
+        if any(getattr(file, key) != self.common[key] for key in SAME):
+            return None
+        return file if any_precision or file.search == self.common["search"] else None
 
     def run(
         self,
@@ -136,7 +142,7 @@ class Campaign:
         adversarial: AdversarialImages | None,
     ) -> AttackFile:
         """Attack what is missing, writing flags after every batch."""
-        file = self.attack_file(name)
+        file = self.attack_file(name, self.any_precision)
         path = self.target.folder.attack(name, self.common["epsilon_text"])
         left = self.numbers
         for member, settings in attack_members(name, self.epsilon).items():
@@ -203,7 +209,7 @@ def evaluate_target(
     clean = campaign.clean_flags()
     stop = StopRequest()
     summaries = {}
-    gallery = Gallery(target)
+    gallery = Gallery(target, campaign.common["epsilon_text"], campaign.digest)
     with stop.listening():
         for name in names:
             adversarial = None
@@ -212,7 +218,7 @@ def evaluate_target(
                 adversarial = AdversarialImages.open(path, name, campaign.common)
             file = campaign.run(name, stop, shown, gallery, adversarial)
             summaries[name] = summarise_members(file.members, campaign.numbers.tolist())
-    gallery.write(campaign.labels)
+            gallery.write(campaign.labels)
     return _record(campaign, clean, summaries)
 
 
@@ -234,7 +240,7 @@ def _record(
 
     if earlier := stored.find(entry(summaries)):
         for name in earlier.attacks.keys() - summaries.keys():
-            file = campaign.attack_file(name)
+            file = campaign.attack_file(name, any_precision=True)
             if set(numbers) <= set(file.images):
                 summaries[name] = summarise_members(file.members, numbers)
         summaries = {

@@ -43,8 +43,14 @@ def paired_test(first: Mapping[int, bool], second: Mapping[int, bool]) -> Paired
     )
 
 
-def flags_of(folder: RunFolder, attack: str, epsilon_text: str) -> dict[int, bool]:
-    """The robust flags that an evaluation left."""
+def budgets_of(folder: RunFolder, attack: str) -> list[str]:
+    """The budgets at which a run has flags of an attack, as `8/255`."""
+    found = folder.attack(attack, "*").parent.glob(folder.attack(attack, "*").name)
+    return sorted(path.stem.rpartition("@")[2].replace("-", "/") for path in found)
+
+
+def flags_of(folder: RunFolder, attack: str, epsilon_text: str) -> AttackFile:
+    """What an evaluation left of an attack."""
     path = folder.attack(attack, epsilon_text)
     if not path.exists():
         raise UserError(
@@ -55,12 +61,16 @@ def flags_of(folder: RunFolder, attack: str, epsilon_text: str) -> dict[int, boo
         file = AttackFile.model_validate_json(path.read_bytes())
     except ValidationError as error:
         raise UserError(f"{path} is damaged: {first_complaint(error)}") from None
-    return dict(zip(file.images, file.robust, strict=True))
+    return file
 
 
 def compare(runs: Sequence[str], attack: str, epsilon_text: str) -> Comparison:
     """All runs on their shared images, each tested against the first."""
-    flags = [flags_of(RunFolder(Path(run)), attack, epsilon_text) for run in runs]
+    files = [flags_of(RunFolder(Path(run)), attack, epsilon_text) for run in runs]
+    for run, file in zip(runs, files, strict=True):
+        if (file.data, file.data_digest) != (files[0].data, files[0].data_digest):
+            raise UserError(f"{run} was evaluated on {file.data}, {runs[0]} on {files[0].data}")
+    flags = [dict(zip(file.images, file.robust, strict=True)) for file in files]
     shared = set.intersection(*(set(one) for one in flags))
     if not shared:
         raise UserError(f"the runs share no images under {attack} at {epsilon_text}")

@@ -35,8 +35,8 @@ def read_arrays(path: Path) -> dict[str, np.ndarray]:
 class Gallery:
     """The first images of each attack before and after, with what the model makes of them."""
 
-    def __init__(self, target: Target) -> None:
-        self.target = target
+    def __init__(self, target: Target, epsilon_text: str, digest: str) -> None:
+        self.target, self.epsilon_text, self.digest = target, epsilon_text, digest
         self.kept: dict[str, dict[int, tuple[Tensor, Tensor]]] = {}
 
     def offer(self, attack: str, numbers: Tensor, clean: Tensor, adversarial: Tensor) -> None:
@@ -44,25 +44,28 @@ class Gallery:
         kept = self.kept.setdefault(attack, {})
         for place, number in enumerate(numbers.tolist()):
             if number in kept or len(kept) < GALLERY_IMAGES:
-                kept[number] = (clean[place], adversarial[place])
+                kept[number] = (clean[place].cpu(), adversarial[place].cpu())
 
     def write(self, labels: Tensor) -> None:
         """Write what was kept, beside what earlier calls left of other attacks."""
         path = self.target.folder.gallery
         arrays = read_arrays(path) if path.exists() else {}
-        for name, kept in self.kept.items():
+        if str(arrays.get("weights_digest")) != self.digest:
+            arrays = {"weights_digest": np.array(self.digest)}
+        for attack, kept in self.kept.items():
             if not kept:
                 continue
+            name = f"{attack}@{self.epsilon_text.replace('/', '-')}"
             numbers = sorted(kept)
             for place, kind in enumerate(("clean", "adversarial")):
                 images = torch.stack([kept[number][place] for number in numbers])
                 with torch.no_grad():
-                    confidence = self.target.model(images).float().softmax(1)
+                    confidence = self.target.model(images.to(labels.device)).float().softmax(1)
                 arrays[f"{name}/{kind}"] = images.cpu().numpy()
                 arrays[f"{name}/{kind}_confidence"] = confidence.cpu().numpy()
             arrays[f"{name}/labels"] = labels[numbers].cpu().numpy()
             arrays[f"{name}/numbers"] = np.array(numbers)
-        if arrays:
+        if len(arrays) > 1:
             write_arrays(path, arrays)
 
 

@@ -22,6 +22,7 @@ from bilateral.config import fraction_text
 from bilateral.errors import UserError
 from bilateral.evaluation.guards import guard
 from bilateral.evaluation.search import Search, prepare_search
+from bilateral.models.probe import output_of
 from bilateral.randomness import image_keys, purpose_key
 from bilateral.results import Evaluation, MemberFlags, summarise, summarise_members
 from bilateral.runtime import autocast, exact_float32, synchronise, versions
@@ -111,12 +112,7 @@ def check_inputs(model: nn.Module, images: Tensor, labels: Tensor) -> int:
     if not images.is_floating_point() or images.min() < 0 or images.max() > 1:
         low, high = float(images.min()), float(images.max())
         raise UserError(f"images must be floats in [0, 1]; these are {low:g} to {high:g}")
-    try:
-        with untouched(model), torch.no_grad():
-            outputs = model(images[:1])
-    except RuntimeError as error:
-        shape, reason = tuple(images.shape[1:]), str(error).splitlines()[0]
-        raise UserError(f"the model does not take images of shape {shape}: {reason}") from None
+    outputs = output_of(model, images[:1])
     if outputs.dim() != 2:
         raise UserError(f"the model gives outputs of shape {tuple(outputs.shape)}, not logits")
     classes = int(outputs.shape[1])
@@ -156,11 +152,11 @@ def evaluate(
     """
     if len(images) != len(labels):
         raise UserError(f"{len(images)} images but {len(labels)} labels")
+    device = next(iter(model.parameters()), images).device
+    images, labels = images.to(device), labels.to(device)
     classes = check_inputs(model, images, labels)
     for message in guard(model, images, labels, epsilon, force):
         warnings.warn(message, stacklevel=2)
-    device = next(iter(model.parameters()), images).device
-    images, labels = images.to(device), labels.to(device)
     keys = noise_keys(torch.arange(len(labels), device=device), seed)
     search = prepare_search(model, images)
     right = torch.cat(
@@ -189,6 +185,7 @@ def evaluate(
         epsilon=epsilon,
         epsilon_text=fraction_text(epsilon),
         data="memory",
+        data_digest=hashlib.sha256(images.cpu().contiguous().numpy().tobytes()).hexdigest(),
         search=search.precision,
         classes=[str(number) for number in range(classes)],
         labels=labels.tolist(),

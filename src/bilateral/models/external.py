@@ -2,6 +2,7 @@
 and `timm:NAME`. Importing this module does not import torch.
 """
 
+import hashlib
 import importlib
 import importlib.util
 import inspect
@@ -39,6 +40,23 @@ def load_function(target: str) -> Callable[..., Any]:
     if not callable(function):
         raise UserError(f"{target} is not a function but of type {type(function).__name__}")
     return function  # type: ignore[no-any-return]
+
+
+def source_digest(target: str) -> str:
+    """A short digest of the file behind a target; UserError where there is no such file."""
+    source = target.rpartition(":")[0]
+    if source.endswith(".py") or "/" in source:
+        path = Path(source)
+    else:
+        _make_importable(Path.cwd())
+        try:
+            spec = importlib.util.find_spec(source)
+        except (ImportError, ValueError):
+            spec = None
+        path = Path(spec.origin) if spec and spec.origin else Path(source)
+    if not path.is_file():
+        raise UserError(f"no such file: {path}")
+    return hashlib.sha256(path.read_bytes()).hexdigest()[:16]
 
 
 def external_model(

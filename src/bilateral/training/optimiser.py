@@ -8,12 +8,13 @@ from bilateral.config import Optimiser
 
 def build_optimiser(model: nn.Module, settings: Optimiser, device: torch.device) -> torch.optim.SGD:
     """Weight decay on convolution and linear weights only, not on batch norm or biases."""
-    decayed = [
-        module.weight
+    # By identity: a shared weight comes once, and a parametrised one is not the module's own.
+    chosen = {
+        id(module._parameters.get("weight"))
         for module in model.modules()
         if isinstance(module, nn.modules.conv._ConvNd | nn.Linear)
-    ]
-    chosen = {id(weight) for weight in decayed}
+    }
+    decayed = [parameter for parameter in model.parameters() if id(parameter) in chosen]
     plain = [parameter for parameter in model.parameters() if id(parameter) not in chosen]
     return torch.optim.SGD(
         [

@@ -2,7 +2,6 @@
 
 from typing import NamedTuple
 
-import torch
 from torch import Tensor, nn
 from torch.nn import functional as F
 
@@ -27,8 +26,8 @@ def step_loss(model: nn.Module, images: Tensor, labels: Tensor, run: Run, keys: 
         return StepLoss(loss, _correct(logits, labels), None)
     adversarial, soft, reference = perturb(model, images, labels, run.adversary, run.labels, keys)
     if run.method == "trades":
-        both = model(torch.cat([images, adversarial])).float()
-        clean_logits, logits = both.chunk(2)
+        # Two forwards, as TRADES does: batch norm sees clean and adversarial images apart.
+        clean_logits, logits = model(images).float(), model(adversarial).float()
         # TRADES lets both sides of its divergence learn, so nothing is detached here.
         apart = F.kl_div(
             F.log_softmax(logits, 1), F.softmax(clean_logits, 1), reduction="batchmean"

@@ -19,13 +19,13 @@ from bilateral.config import Run
 from bilateral.data.batches import Batches, as_floats
 from bilateral.data.datasets import Split
 from bilateral.data.subsets import balanced_subset, per_class_subset
-from bilateral.errors import UserError
+from bilateral.errors import Interrupted, TrainingError, UserError
 from bilateral.labels import default_ratio
 from bilateral.models import build_model
+from bilateral.models.probe import output_of
 from bilateral.randomness import image_keys, purpose_key
 from bilateral.runs import RunFolder
 from bilateral.runtime import (
-    Interrupted,
     StopRequest,
     autocast,
     exact_float32,
@@ -43,11 +43,7 @@ from bilateral.training.step import step_loss
 from bilateral.weights import read_weights, write_weights
 
 CHECK_IMAGES = 500
-_NOISE, _SUBSET, _CHECK = 4, 5, 6
-
-
-class TrainingError(Exception):
-    """Training cannot go on; the last good checkpoint is intact."""
+_NOISE, _SUBSET, _CHECK, _MODEL = 4, 5, 6, 8
 
 
 @dataclass
@@ -159,6 +155,8 @@ class Trainer:
         for group in self.optimiser.param_groups:
             group["lr"] = rate
         keys = image_keys(purpose_key(self.run.seed, _NOISE, epoch), numbers)
+        # A model with dropout draws from torch's generator: seeded by the step, it goes on exactly.
+        torch.manual_seed(purpose_key(self.run.seed, _MODEL, self.step))
         images = images.contiguous(memory_format=memory_format(self.device))
         self.model.train()
         with autocast(self.device, self.bfloat16):
@@ -233,15 +231,18 @@ class Trainer:
         labels = self.batches.labels[places]
         keys = image_keys(purpose_key(self.run.seed, _CHECK), places)
         model = self.final_model
+        right = {"clean": 0, "fgsm": 0, "pgd10": 0}
         with untouched(model), exact_float32():
-            with torch.no_grad():
-                right = model(images).argmax(1) == labels
-            readings = {"clean": float(right.float().mean())}
-            for name in ("fgsm", "pgd10"):
-                settings = attack_named(name, self.run.adversary.epsilon)
-                fooled = perform(model, images, labels, settings, keys).fooled
-                readings[name] = float((right & ~fooled).float().mean())
-        return readings
+            for start in range(0, len(places), self.batches.batch_size):
+                part = slice(start, start + self.batches.batch_size)
+                with torch.no_grad():
+                    clean = model(images[part]).argmax(1) == labels[part]
+                right["clean"] += int(clean.sum())
+                for name in ("fgsm", "pgd10"):
+                    settings = attack_named(name, self.run.adversary.epsilon)
+                    found = perform(model, images[part], labels[part], settings, keys[part])
+                    right[name] += int((clean & ~found.fooled).sum())
+        return {name: count / len(places) for name, count in right.items()}
 
     def _save(self) -> None:
         if int(self.sums.bad_step) >= 0:
@@ -268,10 +269,16 @@ class Trainer:
             raise UserError(
                 f"{self.folder.checkpoint} is of another model or data: {', '.join(changed)} differ"
             )
-        self.model.load_state_dict(state["model"])
-        if self.averaged:
-            self.averaged.model.load_state_dict(state["averaged"])
-        self.optimiser.load_state_dict(state["optimiser"])
+        try:
+            self.model.load_state_dict(state["model"])
+            if self.averaged:
+                self.averaged.model.load_state_dict(state["averaged"])
+            self.optimiser.load_state_dict(state["optimiser"])
+        except (RuntimeError, ValueError) as error:
+            reason = " ".join(str(error).split())[:200]
+            raise UserError(
+                f"{self.folder.checkpoint} does not fit the model any more ({reason})"
+            ) from None
         self.step, self.seconds = state["step"], state["seconds"]
         self.sums = EpochSums(**state["sums"])
         self.progress.note(f"going on from step {self.step} of {self.total_steps}")
@@ -279,15 +286,7 @@ class Trainer:
     def _first_batch_fits(self) -> None:
         """Say that the model does not take the images before anything is written."""
         classes = len(self.split.classes)
-        with untouched(self.model), torch.no_grad():
-            try:
-                logits = self.model(as_floats(self.batches.pixels[:1]))
-            except RuntimeError as error:
-                shape = tuple(self.batches.pixels.shape[1:])
-                reason = str(error).splitlines()[0]
-                raise UserError(
-                    f"{self.run.model} does not take images of shape {shape}: {reason}"
-                ) from None
+        logits = output_of(self.model, as_floats(self.batches.pixels[:1]), self.run.model)
         if tuple(logits.shape) != (1, classes):
             raise UserError(
                 f"{self.run.model} gives outputs of shape {tuple(logits.shape)} for one image; "
@@ -309,6 +308,8 @@ def check_labels(split: Split, name: str) -> None:
     """Refuse an empty set and labels outside the classes."""
     if not len(split.labels):
         raise UserError(f"the training set of {name} is empty")
+    if len(split.classes) < 2:
+        raise UserError(f"{name} has one class; a classifier needs two or more")
     if split.labels.min() < 0 or split.labels.max() >= len(split.classes):
         raise UserError(f"a label lies outside the {len(split.classes)} classes of {name}")
 
