@@ -6,7 +6,7 @@ import pytest
 
 from bilateral.config import Run
 from bilateral.errors import UserError
-from bilateral.runs import RunFolder, read_json, write_atomic
+from bilateral.runs import RunFolder, write_atomic
 
 
 def test_a_write_that_fails_leaves_what_was_there(tmp_path):
@@ -47,10 +47,3 @@ def test_how_often_checkpoints_are_written_is_no_difference(tmp_path):
     folder.prepare(Run(checkpoint_seconds=1.0), {})
     with pytest.raises(UserError, match="seed: 0 -> 1"):
         folder.prepare(Run(seed=1), {})
-
-
-def test_damaged_json_is_named(tmp_path):
-    path = tmp_path / "x.json"
-    path.write_text("{")
-    with pytest.raises(UserError, match=r"x\.json is damaged"):
-        read_json(path)

@@ -34,14 +34,6 @@ def write_json(path: Path, value: Any) -> None:
     write_atomic(path, (json.dumps(value, indent=1, allow_nan=False) + "\n").encode())
 
 
-def read_json(path: Path) -> Any:
-    """A JSON file of ours; a damaged one is the user's to know of."""
-    try:
-        return json.loads(path.read_bytes())
-    except (ValueError, UnicodeDecodeError) as error:
-        raise UserError(f"{path} is damaged: not JSON ({error})") from None
-
-
 @dataclass(frozen=True)
 class RunFolder:
     """`<out>/<name>/seed<k>/` and the files in it."""
