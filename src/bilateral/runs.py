@@ -130,7 +130,11 @@ class RunFolder:
             file.write(json.dumps(record, allow_nan=False) + "\n")
 
 
+def safe_name(text: str) -> str:
+    """A model, attack or target as a file name: letters, digits and hyphens."""
+    return "".join(letter if letter.isalnum() else "-" for letter in text).strip("-")
+
+
 def _file_name(attack: str, epsilon_text: str) -> str:
     """An attack and its budget as a file name; an attack of the user's own is a path itself."""
-    safe = "".join(letter if letter.isalnum() or letter == "-" else "-" for letter in attack)
-    return f"{safe.strip('-')}@{epsilon_text.replace('/', '-')}"
+    return f"{safe_name(attack)}@{epsilon_text.replace('/', '-')}"

@@ -185,17 +185,14 @@ def _evaluate(
     return logits.detach(), loss.detach(), gradient
 
 
-def _per_image(values: Tensor) -> Tensor:
-    return values[:, None, None, None]
-
-
 def _record(search: _Search, loss: Tensor, gradient: Tensor) -> None:
     """Take in what the current images gave."""
     search.rises = search.rises + (loss > search.loss)
     better = loss > search.best_loss
     search.best_loss = torch.where(better, loss, search.best_loss)
-    search.best = torch.where(_per_image(better), search.current, search.best)
-    search.best_gradient = torch.where(_per_image(better), gradient, search.best_gradient)
+    taken = ball.per_image(better, search.current)
+    search.best = torch.where(taken, search.current, search.best)
+    search.best_gradient = torch.where(taken, gradient, search.best_gradient)
     search.loss, search.gradient = loss, gradient
 
 
@@ -210,14 +207,15 @@ def _judge(search: _Search, interval: int) -> None:
     search.rises = torch.zeros_like(search.rises)
     search.step_size = torch.where(search.halved, search.step_size / 2, search.step_size)
     search.loss = torch.where(search.halved, search.best_loss, search.loss)
-    back = _per_image(search.halved)
+    back = ball.per_image(search.halved, search.current)
     search.current = torch.where(back, search.best, search.current)
     search.gradient = torch.where(back, search.best_gradient, search.gradient)
 
 
 def _move(search: _Search, epsilon: float, weight: float) -> None:
     """One projected step, mixed with the last move."""
-    ahead = search.current + _per_image(search.step_size) * search.gradient.sign()
+    length = ball.per_image(search.step_size, search.current)
+    ahead = search.current + length * search.gradient.sign()
     ahead = ball.project(ahead, search.clean, epsilon)
     momentum = (1 - weight) * (search.current - search.previous)
     moved = search.current + weight * (ahead - search.current) + momentum

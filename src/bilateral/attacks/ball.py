@@ -27,3 +27,8 @@ def inside(images: Tensor, clean: Tensor, epsilon: float) -> Tensor:
     near = (images - clean).abs().amax(1) <= epsilon + TOLERANCE
     in_range = (images.amin(1) >= 0) & (images.amax(1) <= 1)
     return near & in_range & torch.isfinite(images).all(1)
+
+
+def per_image(values: Tensor, images: Tensor) -> Tensor:
+    """One value for each image in a shape that broadcasts over its pixels."""
+    return values.reshape(-1, *[1] * (images.dim() - 1))

@@ -9,8 +9,8 @@ import torch
 from torch import Tensor, nn
 
 from bilateral.attacks import ball
+from bilateral.attacks.ball import per_image
 from bilateral.attacks.losses import margin
-from bilateral.attacks.minimum_norm import per_image
 from bilateral.attacks.outcome import Attacked
 from bilateral.attacks.settings import FAB
 from bilateral.randomness import derive, fresh_keys, uniform

@@ -119,7 +119,7 @@ def _one_start(
                     return Attacked(result, fooled, forwards, backwards, first_logits)
         if settings.momentum is not None:
             scale = gradient.abs().flatten(1).mean(1).clamp_min(1e-30)
-            gradient = gradient / scale.view(-1, *[1] * (gradient.dim() - 1))
+            gradient = gradient / ball.per_image(scale, gradient)
             velocity = gradient if velocity is None else settings.momentum * velocity + gradient
             gradient = velocity
         moved = current + settings.step_size * gradient.sign()

@@ -9,6 +9,7 @@ from typing import NamedTuple
 import torch
 from torch import Tensor, nn
 
+from bilateral.attacks.ball import per_image
 from bilateral.attacks.losses import margin
 from bilateral.attacks.settings import CarliniWagner, DeepFool
 
@@ -44,11 +45,6 @@ def _at_clean(model: nn.Module, clean: Tensor, labels: Tensor) -> tuple[MinimumN
 
 def _l2(difference: Tensor) -> Tensor:
     return difference.flatten(1).square().sum(1).sqrt()
-
-
-def per_image(values: Tensor, images: Tensor) -> Tensor:
-    """One value for each image in a shape that broadcasts over its pixels."""
-    return values.reshape(-1, *[1] * (images.dim() - 1))
 
 
 def cw_l2(

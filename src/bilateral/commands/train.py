@@ -12,6 +12,7 @@ from bilateral.commands.printing import print_json
 from bilateral.config import Run, Settings, run_from_json
 from bilateral.errors import UserError
 from bilateral.paper.recipes import RECIPES, recipe_named
+from bilateral.runs import RunFolder, safe_name
 
 
 def command(words: Sequence[str]) -> None:
@@ -61,14 +62,12 @@ def _run_name(run: Run, default: Run) -> str:
     usual = RECIPES[run.recipe].run.model if run.recipe in RECIPES else default.model
     if run.model == usual:
         return run.recipe
-    model = "".join(letter if letter.isalnum() else "-" for letter in run.model).strip("-")
-    return f"{run.recipe}-{model}"
+    return f"{run.recipe}-{safe_name(run.model)}"
 
 
 def train_run(run: Run, out: Path, device: str | None, quiet: bool) -> dict[str, Any]:
     """Train into `<out>/seed<k>/` and say what is there now."""
     from bilateral.data.datasets import load
-    from bilateral.runs import RunFolder
     from bilateral.runtime import choose_device, limit_threads
     from bilateral.training.progress import TrainingProgress
     from bilateral.training.trainer import train

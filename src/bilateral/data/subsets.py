@@ -24,6 +24,15 @@ def balanced_subset(labels: np.ndarray, count: int, seed: int) -> np.ndarray:
     return np.sort(np.lexsort((place, rank))[:count])
 
 
+def chosen_images(split: Split, images: int | None, name: str) -> np.ndarray:
+    """The numbers of all images of a split, or of a balanced subset of so many."""
+    if images is None:
+        return np.arange(len(split.labels))
+    if not 0 < images <= len(split.labels):
+        raise UserError(f"--images {images}: {name} has {len(split.labels)} test images")
+    return balanced_subset(split.labels, images, seed=0)
+
+
 def data_digest(split: Split) -> str:
     """SHA-256 of a split's pixels and labels: what a measurement was made on."""
     digest = hashlib.sha256(repr(split.pixels.shape).encode())

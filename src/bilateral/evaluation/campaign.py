@@ -16,7 +16,7 @@ from torch import Tensor
 from bilateral.attacks.table import attack_members
 from bilateral.config import first_complaint, fraction_text
 from bilateral.data.batches import as_floats, as_tensors
-from bilateral.data.subsets import balanced_subset, data_digest
+from bilateral.data.subsets import chosen_images, data_digest
 from bilateral.errors import Interrupted, UserError
 from bilateral.evaluation.keeping import AdversarialImages, Gallery
 from bilateral.evaluation.robustness import (
@@ -60,12 +60,7 @@ class Campaign:
         precision: Precision = "auto",
         compile: bool = False,
     ) -> None:
-        labels = target.split.labels
-        if images is not None and not 0 < images <= len(labels):
-            raise UserError(f"--images {images}: {target.data} has {len(labels)} test images")
-        self.numbers = (
-            np.arange(len(labels)) if images is None else balanced_subset(labels, images, seed=0)
-        )
+        self.numbers = chosen_images(target.split, images, target.data)
         self.target, self.epsilon, self.device = target, epsilon, device
         self.any_precision = precision == "auto"
         self.pixels, self.labels = as_tensors(target.split, device)

@@ -10,7 +10,7 @@ from bilateral.config import Run
 from bilateral.data.datasets import Split, load
 from bilateral.errors import UserError
 from bilateral.models import build_model
-from bilateral.runs import RunFolder
+from bilateral.runs import RunFolder, safe_name
 from bilateral.runtime import place
 from bilateral.weights import read_about, read_weights
 
@@ -52,13 +52,8 @@ def find_target(
     split = load(data, "test", image_size=image_size)
     height, width, channels = split.pixels.shape[1:]
     model = build_model(name, len(split.classes), channels, (height, width))
-    results = RunFolder(Path(out) if out else Path("evaluations") / short_name(name))
+    results = RunFolder(Path(out) if out else Path("evaluations") / safe_name(name))
     return Target(name, place(model, device), results, data, split)
-
-
-def short_name(target: str) -> str:
-    """A target as a file name."""
-    return "".join(letter if letter.isalnum() else "-" for letter in target).strip("-")
 
 
 def trained_model(folder: RunFolder, device: torch.device) -> tuple[Run, nn.Module]:

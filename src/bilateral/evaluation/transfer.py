@@ -23,7 +23,7 @@ from bilateral.attacks.table import Members, attack_members
 from bilateral.attacks.untouched import untouched
 from bilateral.config import GradientAttack, fraction_text
 from bilateral.data.batches import as_floats, as_tensors
-from bilateral.data.subsets import balanced_subset
+from bilateral.data.subsets import chosen_images
 from bilateral.errors import UserError
 from bilateral.evaluation.guards import guard
 from bilateral.evaluation.robustness import check_inputs, noise_keys, predictions, weights_digest
@@ -183,13 +183,7 @@ def transfer_between(
                 f"({first.data}, {other.data}): --data gives all models the same"
             )
     pixels, labels = as_tensors(first.split, device)
-    if images is not None and not 0 < images <= len(labels):
-        raise UserError(f"--images {images}: {first.data} has {len(labels)} test images")
-    chosen = (
-        np.arange(len(labels))
-        if images is None
-        else balanced_subset(first.split.labels, images, seed=0)
-    )
+    chosen = chosen_images(first.split, images, first.data)
     numbers = torch.from_numpy(chosen).to(device)
     clean, truth = as_floats(pixels[numbers]), labels[numbers]
     for name, model in models.items():
