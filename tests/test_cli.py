@@ -257,6 +257,10 @@ def test_somebodys_own_model_and_folder(tmp_path, trained):
     assert done.returncode == 0, done.stderr
     config = json.loads((tmp_path / "runs/own/seed0/config.json").read_text())
     assert config["run"]["labels"]["ratio"] is None  # classes - 1 for data of one's own
+    words = ["--data", f"folder:{tmp_path}/pictures", "--attacks", "fgsm", "--images", 6]
+    words += ["--out", tmp_path / "away"]
+    away = bilateral("evaluate", tmp_path / "runs/own/seed0", *words, cwd=trained)
+    assert away.returncode == 0, away.stderr  # the model's file is found from any folder
     entry = bilateral("evaluate", "runs/own/seed0", "--attacks", "pgd2", "--json", cwd=tmp_path)
     assert json.loads(entry.stdout)["images"] == 18
     other = bilateral(
@@ -273,6 +277,30 @@ def test_somebodys_own_model_and_folder(tmp_path, trained):
     )
     assert other.returncode == 0, other.stderr
     assert (tmp_path / "evaluations" / "own-py-build" / "evaluation.json").exists()
+
+
+def test_the_step_follows_another_budget(tmp_path):
+    """A step of twice the budget would end at the same corner from any start."""
+    words = ["train", "digits-r-mc-la", "--epochs", 1, "--quiet", "--out", tmp_path]
+    words += ["--adversary.epsilon", "20/255"]
+    assert bilateral(*words, "--name", "scaled").returncode == 0
+    assert bilateral(*words, "--name", "own", "--adversary.step-size", "30/255").returncode == 0
+    for name, pixels in (("scaled", 20), ("own", 30)):
+        config = json.loads((tmp_path / name / "seed0" / "config.json").read_text())
+        assert config["run"]["adversary"]["step_size"] == pytest.approx(pixels / 255)
+
+
+def test_near_misses_are_answered(trained, tmp_path):
+    (tmp_path / "pictures").mkdir()
+    for words, message in (
+        (["train", "digits-r-mc-la", "--data", "pictures"], "did you mean folder:pictures?"),
+        (["evaluate", trained.parent], f"did you mean {trained}?"),
+        (["compare", "here", "there"], "no run folder at here"),
+        (["compare", trained, trained, "--attack", "spsa"], "has no flags of spsa"),
+    ):
+        result = bilateral(*words, cwd=tmp_path)
+        assert result.returncode == 2
+        assert message in result.stderr, result.stderr
 
 
 def test_formats(trained):

@@ -9,6 +9,7 @@ from pydantic import ValidationError
 import bilateral
 from bilateral.attacks.untouched import untouched
 from bilateral.config import Labels
+from bilateral.errors import UserError
 from bilateral.labels import soft_labels
 
 
@@ -70,6 +71,16 @@ def test_batch_norm_mode_is_what_was_asked(convolutional, batch):
     convolutional.train()
     torch.testing.assert_close(convolutional(images), by_batch)
     assert not torch.allclose(by_running, by_batch)
+
+
+def test_images_in_another_unit_are_refused(linear, batch):
+    with pytest.raises(UserError, match=r"floats in \[0, 1\]"):
+        bilateral.BilateralAdversary()(linear, batch[0] * 255, batch[1])
+
+
+def test_the_public_names_can_be_found():
+    assert {"BilateralAdversary", "evaluate", "soft_cross_entropy"} <= set(dir(bilateral))
+    assert "most-confusing" in repr(bilateral.BilateralAdversary())
 
 
 def test_works_under_no_grad(linear, batch):

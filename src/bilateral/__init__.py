@@ -24,6 +24,10 @@ _HOMES = {
 __all__ = ["BilateralAdversary", "__version__", "evaluate", "soft_cross_entropy", "soft_labels"]
 
 
+def __dir__() -> list[str]:
+    return __all__
+
+
 def __getattr__(name: str) -> Any:
     if name in _HOMES:
         return getattr(import_module(_HOMES[name]), name)

@@ -13,6 +13,7 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
+from bilateral.attacks.ball import check_images
 from bilateral.attacks.gradient import gradient_attack
 from bilateral.attacks.untouched import untouched
 from bilateral.config import Adversary, Labels
@@ -55,9 +56,16 @@ class BilateralAdversary:
         defaults = {"step_size": epsilon, "target": "most-confusing"}
         self.adversary = Adversary.model_validate({**defaults, **fields, "epsilon": epsilon})
         self.labels = Labels.model_validate(label_fields)
+        self._checked = False
+
+    def __repr__(self) -> str:
+        return f"BilateralAdversary({self.adversary!r}, {self.labels!r})"
 
     def __call__(self, model: nn.Module, images: Tensor, labels: Tensor) -> tuple[Tensor, Tensor]:
         """Adversarial images and soft labels for one training step."""
+        if not self._checked:  # once: looking at pixels makes a GPU wait
+            check_images(images)
+            self._checked = True
         adversarial, soft, _ = perturb(model, images, labels, self.adversary, self.labels)
         return adversarial, soft
 

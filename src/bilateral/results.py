@@ -80,6 +80,7 @@ class AttackFile(Record):
     epsilon_text: str
     data: str
     data_digest: str
+    code_digest: str = ""
     search: str
     weights_digest: str
     versions: dict[str, str]
@@ -144,6 +145,7 @@ class Evaluation(Record):
     images: int
     data: str
     data_digest: str
+    code_digest: str = ""
     search: str = Field(description="precision of the search; what counts is float32 always")
     clean_accuracy: float
     clean_interval: Interval
@@ -253,6 +255,7 @@ def summarise(
     epsilon_text: str,
     data: str,
     data_digest: str,
+    code_digest: str = "",
     search: str,
     classes: Sequence[str],
     labels: Sequence[int],
@@ -283,6 +286,7 @@ def summarise(
         images=len(labels),
         data=data,
         data_digest=data_digest,
+        code_digest=code_digest,
         search=search,
         clean_accuracy=sum(clean) / len(labels),
         clean_interval=wilson_interval(sum(clean), len(labels)),

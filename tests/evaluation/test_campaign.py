@@ -121,6 +121,24 @@ def test_other_images_under_the_same_name_are_measured_anew(target, monkeypatch)
     assert sizes == [20, 20]
 
 
+def test_an_edited_model_is_measured_anew(tmp_path, monkeypatch):
+    """Its forward can change while its weights do not."""
+    sizes = count_batches(monkeypatch)
+    file = tmp_path / "own.py"
+    code = (
+        "import torch\n"
+        "class Own(torch.nn.Module):\n"
+        "    def forward(self, x):\n"
+        "        return x.flatten(1)[:, :10] * 2\n"
+        "def build():\n    return Own()\n"
+    )
+    for text in (code, code.replace("* 2", "* -2")):
+        file.write_text(text)
+        own = find_target(f"{file}:build", "digits", None, str(tmp_path / "results"), CPU)
+        evaluate_target(own, ["fgsm"], EPSILON, 20, CPU)
+    assert sizes == [20, 20]
+
+
 def test_an_edited_attack_of_ones_own_is_run_anew(target, tmp_path):
     file = tmp_path / "edited.py"
     file.write_text("def attack(model, images, labels, epsilon):\n    return images\n")

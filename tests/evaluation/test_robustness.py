@@ -37,6 +37,11 @@ def test_worst_case_is_over_attacks_image_by_image(convolutional):
     assert sum(row.images for row in result.per_class) == 200
 
 
+def test_attacks_can_be_a_list(linear, batch):
+    result = bilateral.evaluate(linear, *batch, attacks=["fgsm", "pgd2"], epsilon=0.01)
+    assert list(result.attacks) == ["fgsm", "pgd2"]
+
+
 def test_batch_size_does_not_change_flags(convolutional):
     images = torch.rand(60, 3, 6, 6, generator=torch.Generator().manual_seed(0))
     labels = convolutional(images).argmax(1)

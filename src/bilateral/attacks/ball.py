@@ -3,6 +3,7 @@
 import torch
 from torch import Tensor
 
+from bilateral.errors import UserError
 from bilateral.randomness import uniform
 
 TOLERANCE = 1e-6
@@ -32,3 +33,10 @@ def inside(images: Tensor, clean: Tensor, epsilon: float) -> Tensor:
 def per_image(values: Tensor, images: Tensor) -> Tensor:
     """One value for each image in a shape that broadcasts over its pixels."""
     return values.reshape(-1, *[1] * (images.dim() - 1))
+
+
+def check_images(images: Tensor) -> None:
+    """Refuse images that are not floats in [0, 1]: every budget is in that unit."""
+    if not images.is_floating_point() or images.min() < 0 or images.max() > 1:
+        low, high = float(images.min()), float(images.max())
+        raise UserError(f"images must be floats in [0, 1]; these are {low:g} to {high:g}")

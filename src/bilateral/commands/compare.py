@@ -42,6 +42,9 @@ def compare_runs(
     """
     if len(runs) < 2:
         raise UserError("compare needs two or more run folders")
+    for run in runs:
+        if not Path(run).is_dir():
+            raise UserError(f"no run folder at {run}")
     size = budget("--epsilon", epsilon)
     known = budgets_of(RunFolder(Path(runs[0])), attack)
     if size is None and not known:

@@ -100,7 +100,7 @@ def readings_table(result: Diagnosis) -> Table:
             reading.name,
             "not made" if reading.value is None else f"{reading.value:.4g}",
             f"{reading.limit:.4g}",
-            reading.severity if reading.raised else "",
+            reading.severity if reading.raised else "unsure: more images" if reading.unsure else "",
         ]
         for reading in result.readings
     ]

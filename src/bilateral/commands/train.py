@@ -44,17 +44,40 @@ def command(words: Sequence[str]) -> None:
     rest = words[1:] if recipe is not None else words
     prog = f"bilateral train {recipe or 'RECIPE'}"
     given = parse(Options, rest, prog, default=Options(run=default))
-    run = given.run
-    if run.data.name != default.data.name and "--labels.ratio" not in " ".join(rest):
-        # The recipe's ratio is the paper's for its data set; other data get classes - 1.
-        run = run.with_fields(labels=run.labels.with_fields(ratio=None))
+    run = with_consequences(given.run, default, rest)
     name = given.name or _run_name(run, default)
-    result = train_run(run, Path(given.out) / name, given.device, given.quiet)
+    result = train_run(absolute(run), Path(given.out) / name, given.device, given.quiet)
     if given.json_:
         print_json(result)
     else:
         said = "trained" if result["trained"] else "already finished: nothing was changed"
         print(f"{result['folder']}  {said}")
+
+
+def with_consequences(run: Run, default: Run, rest: Sequence[str]) -> Run:
+    """What follows from the fields that were given, where the user did not say otherwise.
+
+    Another budget scales the step with it: a step of twice the budget would end at the same
+    corner from any start. Other data get the ratio classes - 1: the recipe's is the paper's for
+    its own data set.
+    """
+    given = {word.partition("=")[0] for word in rest}
+    adversary, labels = run.adversary, run.labels
+    scaled = adversary.epsilon != default.adversary.epsilon
+    if scaled and "--adversary.step-size" not in given:
+        step = adversary.step_size * adversary.epsilon / default.adversary.epsilon
+        adversary = adversary.with_fields(step_size=min(step, 1.0))
+    if run.data.name != default.data.name and "--labels.ratio" not in given:
+        labels = labels.with_fields(ratio=None)
+    return run.with_fields(adversary=adversary, labels=labels)
+
+
+def absolute(run: Run) -> Run:
+    """The run with the file of a model of the user's own found from any folder."""
+    file, colon, function = run.model.rpartition(":")
+    if not colon or not Path(file).is_file():
+        return run
+    return run.with_fields(model=f"{Path(file).resolve()}:{function}")
 
 
 def _run_name(run: Run, default: Run) -> str:

@@ -41,7 +41,7 @@ def command(words: Sequence[str]) -> None:
             file: <run>/adversarial/<attack>@<epsilon>.npz.
             target: the model, as for `bilateral evaluate`; the run two folders up by default.
             data: a data set's name or folder:PATH; the file's own by default.
-            image_size: resize and crop the pictures of folder:PATH to this.
+            image_size: resize and crop the pictures of folder:PATH to this; the file's own size.
             batch_size: images checked together.
             device: the GPU if there is one.
             quiet: say nothing on standard error.
@@ -79,7 +79,10 @@ def verify_file(
     folder = stored.path.resolve().parent.parent
     if target is None and not (folder / "config.json").is_file():
         raise UserError(f"{folder} is not a run folder: name the model of {file} by --target")
-    found = find_target(target or str(folder), data or kept.data, image_size, None, place)
+    chosen = data or kept.data
+    if image_size is None and chosen.startswith("folder:"):
+        image_size = next(iter(stored.images.values())).shape[-1]
+    found = find_target(target or str(folder), chosen, image_size, None, place)
     limit_threads(place, found.split.pixels[0].size)
     return verify_images(stored, kept, found, place, batch_size)
 

@@ -124,6 +124,8 @@ DATASETS: dict[str, DatasetEntry] = {
 
 def entry_named(name: str) -> DatasetEntry:
     """The row of `DATASETS`, or the nearest names."""
+    if name not in DATASETS and Path(name).is_dir():
+        raise UserError(f"unknown data set '{name}'; did you mean folder:{name}?")
     if name not in DATASETS:
         raise unknown("data set", name, DATASETS)
     return DATASETS[name]

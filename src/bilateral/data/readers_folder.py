@@ -117,7 +117,7 @@ def _read(files: Sequence[Path], image_size: int | None) -> Bytes:
         picture = _picture(file, image_size)
         if picture.shape != first.shape:
             sizes = f"{first.shape[1]}x{first.shape[0]} and {picture.shape[1]}x{picture.shape[0]}"
-            raise UserError(f"{files[0]} and {file} differ in size ({sizes}): choose an image size")
+            raise UserError(f"{files[0]} and {file} differ in size ({sizes}): give --image-size")
         pixels[number] = picture
     return pixels
 

@@ -13,6 +13,7 @@ from bilateral.evaluation.peers import (
     peer_autoattack,
     peer_minimum_norm,
     peer_pgd,
+    require_peers,
 )
 from bilateral.evaluation.robustness import noise_keys, robust_flags
 from bilateral.evaluation.search import Precision
@@ -78,6 +79,7 @@ def bench_evaluate(
     Ours is run once on a few images first, which is where a compiled search is compiled; that
     time is told apart.
     """
+    require_peers({"pyautoattack" if name in ENSEMBLES else "foolbox" for name in attacks})
     campaign = Campaign(target, epsilon, images, device, batch_size, precision, compile)
     target.model.eval()
     numbers = campaign.chosen()

@@ -43,7 +43,7 @@ from bilateral.runtime import StopRequest, versions
 
 Shown = Callable[[str, int, int, float], None]
 """Progress: the attack, images done, images in all, robust accuracy so far."""
-SAME = ("weights_digest", "data", "data_digest")
+SAME = ("weights_digest", "code_digest", "data", "data_digest")
 """What must agree before flags are used again; the precision too where one was asked for."""
 
 
@@ -74,6 +74,7 @@ class Campaign:
             "epsilon_text": fraction_text(epsilon),
             "data": target.data,
             "data_digest": data_digest(target.split),
+            "code_digest": target.code_digest,
             "search": self.search.precision,
             "weights_digest": self.digest,
             "versions": versions(device),

@@ -181,6 +181,7 @@ def read(
         value=value,
         limit=check.masked if grave and check.masked is not None else check.limit,
         raised=raised,
+        unsure=value is not None and applies and not raised and check.past(value, check.limit),
         severity=severity,
         raised_if=check.raised_if,
         meaning=check.meaning,

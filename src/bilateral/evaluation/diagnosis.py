@@ -37,6 +37,7 @@ class Reading(Record):
     value: float | None
     limit: float
     raised: bool
+    unsure: bool = Field(False, description="past the limit, but not surely on so few images")
     severity: Severity
     raised_if: str
     meaning: str

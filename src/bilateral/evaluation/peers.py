@@ -4,6 +4,7 @@ Neither is needed to evaluate; `pip install bilateral[peers]` brings both.
 """
 
 import time
+from collections.abc import Iterable
 from importlib import import_module
 from typing import Any, NamedTuple
 
@@ -27,11 +28,17 @@ class PeerResult(NamedTuple):
     distances: Tensor | None = None
 
 
+def require_peers(names: Iterable[str]) -> None:
+    """Say which of these packages is missing, before anything is timed."""
+    for name in names:
+        _peer(name)
+
+
 def _peer(name: str) -> Any:
     try:
         return import_module(name)
     except ImportError:
-        raise UserError(f"{name} is not installed: pip install bilateral[peers]") from None
+        raise UserError(f"{name} is not installed: pip install foolbox pyautoattack") from None
 
 
 def peer_autoattack(

@@ -8,12 +8,13 @@ import hashlib
 import math
 import time
 import warnings
+from collections.abc import Sequence
 from typing import NamedTuple
 
 import torch
 from torch import Tensor, nn
 
-from bilateral.attacks.ball import inside
+from bilateral.attacks.ball import check_images, inside
 from bilateral.attacks.perform import perform
 from bilateral.attacks.settings import AttackSettings, CarliniWagner, DeepFool
 from bilateral.attacks.table import attack_members, attack_names
@@ -109,9 +110,7 @@ def check_inputs(model: nn.Module, images: Tensor, labels: Tensor) -> int:
     """Refuse what would only give a wrong number; the number of classes otherwise."""
     if not len(images):
         raise UserError("there are no images to evaluate")
-    if not images.is_floating_point() or images.min() < 0 or images.max() > 1:
-        low, high = float(images.min()), float(images.max())
-        raise UserError(f"images must be floats in [0, 1]; these are {low:g} to {high:g}")
+    check_images(images)
     outputs = output_of(model, images[:1])
     if outputs.dim() != 2:
         raise UserError(f"the model gives outputs of shape {tuple(outputs.shape)}, not logits")
@@ -138,7 +137,7 @@ def evaluate(
     model: nn.Module,
     images: Tensor,
     labels: Tensor,
-    attacks: str = "autoattack",
+    attacks: str | Sequence[str] = "autoattack",
     epsilon: float = 8 / 255,
     batch_size: int = 250,
     seed: int = 0,
@@ -146,8 +145,8 @@ def evaluate(
 ) -> Evaluation:
     """Evaluate a model that takes images in [0, 1] and returns logits.
 
-    `attacks` is a comma-separated list of names; the result has accuracies with intervals, the
-    worst case over all attacks, and for each attack a flag per image (`.attacks[name].robust`).
+    `attacks` are names, in a list or separated by commas. The result has accuracies with
+    intervals, the worst case over all attacks, and a flag per image (`.attacks[name].robust`).
     Python warnings say what casts doubt on the number; `force` goes on where it would be refused.
     """
     if len(images) != len(labels):
@@ -166,7 +165,7 @@ def evaluate(
         ]
     ).eq(labels)
     summaries = {}
-    for name in attack_names(attacks):
+    for name in attack_names(attacks if isinstance(attacks, str) else ",".join(attacks)):
         members, flags = attack_members(name, epsilon), {}
         left = torch.arange(len(labels), device=device)
         for member, settings in members.items():

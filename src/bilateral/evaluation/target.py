@@ -10,6 +10,7 @@ from bilateral.config import Run
 from bilateral.data.datasets import Split, load
 from bilateral.errors import UserError
 from bilateral.models import build_model
+from bilateral.models.external import source_digest
 from bilateral.runs import RunFolder, safe_name
 from bilateral.runtime import place
 from bilateral.weights import read_about, read_weights
@@ -24,6 +25,7 @@ class Target:
     folder: RunFolder
     data: str
     split: Split
+    code_digest: str = ""
 
     @property
     def epsilon(self) -> float:
@@ -38,22 +40,31 @@ def find_target(
 
     The model is on the device but in the mode it came in: a model in train mode is worth a word.
     """
-    if Path(name).is_dir():
+    if Path(name).is_dir() and not list(Path(name).glob("seed*")):
         folder = RunFolder(Path(name))
         run, model = trained_model(folder, device)
         chosen = data or run.data.name
-        split = load(chosen, "test", image_size=image_size or run.image_size, seed=run.seed)
+        size = image_size or (run.image_size if chosen.startswith("folder:") else None)
+        split = load(chosen, "test", image_size=size, seed=run.seed)
         results = RunFolder(Path(out)) if out else folder
-        return Target(name, model, results, chosen, split)
+        return Target(name, model, results, chosen, split, _code_digest(run.model))
     if ":" not in name:
-        raise UserError(f"no run folder at {name} (file.py:function names a model of your own)")
+        seeds = sorted(str(path) for path in Path(name).glob("seed*"))
+        hint = f"did you mean {seeds[0]}?" if seeds else "file.py:function names your own model"
+        raise UserError(f"no run folder at {name} ({hint})")
     if data is None:
         raise UserError(f"{name} needs --data: a data set's name or folder:PATH")
     split = load(data, "test", image_size=image_size)
     height, width, channels = split.pixels.shape[1:]
     model = build_model(name, len(split.classes), channels, (height, width))
     results = RunFolder(Path(out) if out else Path("evaluations") / safe_name(name))
-    return Target(name, place(model, device), results, data, split)
+    return Target(name, place(model, device), results, data, split, _code_digest(name))
+
+
+def _code_digest(model: str) -> str:
+    """The source of somebody's own model: its forward can change while its weights do not."""
+    own = ":" in model and not model.startswith("timm:")
+    return source_digest(model) if own else ""
 
 
 def trained_model(folder: RunFolder, device: torch.device) -> tuple[Run, nn.Module]:
