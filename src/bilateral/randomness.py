@@ -10,11 +10,12 @@ from torch import Tensor
 _GOLDEN = 0x9E3779B97F4A7C15
 _FIRST = 0xBF58476D1CE4E5B9
 _SECOND = 0x94D049BB133111EB
+_ALL = 0xFFFFFFFFFFFFFFFF
 
 
 def _signed(value: int) -> int:
     """The 64-bit pattern of a Python integer as torch's signed int64."""
-    value &= 0xFFFFFFFFFFFFFFFF
+    value &= _ALL
     return value - (1 << 64) if value >> 63 else value
 
 
@@ -31,11 +32,17 @@ def _mix(value: Tensor) -> Tensor:
 
 
 def purpose_key(*parts: int) -> int:
-    """One number for (seed, purpose, epoch, ...), to draw images' keys from."""
-    key = torch.zeros((), dtype=torch.int64)
+    """One number for (seed, purpose, epoch, ...), to draw images' keys from.
+
+    The same mixing as for tensors, in Python's integers: a training step asks for several keys.
+    """
+    key = 0
     for part in parts:
-        key = _mix(key + _signed(_GOLDEN) + part)
-    return int(key)
+        key = (key + _GOLDEN + part) & _ALL
+        key = ((key ^ (key >> 30)) * _FIRST) & _ALL
+        key = ((key ^ (key >> 27)) * _SECOND) & _ALL
+        key ^= key >> 31
+    return _signed(key)
 
 
 def image_keys(key: int | Tensor, images: Tensor) -> Tensor:

@@ -43,14 +43,15 @@ class TrainingProgress:
     def step(self, done: int, record: dict[str, Any] | None = None) -> None:
         """A step was taken; `record` holds the epoch so far when it was read."""
         if self._bar is not None and self._task is not None:
-            if record is None:
-                self._bar.update(self._task, completed=done)
-            else:
-                self._bar.update(self._task, completed=done, reading=_line(record))
+            self._bar.update(self._task, completed=done)
+            if record is not None:
+                reading = f"epoch {record['epoch']}  {_line(record)}"
+                self._bar.update(self._task, reading=reading)
 
     def epoch(self, record: dict[str, Any], epochs: int) -> None:
         """An epoch ended."""
         self.console.print(f"epoch {record['epoch']}/{epochs}  {_line(record)}")
+        self.step(record["step"], record)
 
     def note(self, text: str) -> None:
         """Something the user should know."""

@@ -1,0 +1,46 @@
+"""What a user sees of training: plain lines in a pipe, a bar on a terminal, nothing when quiet."""
+
+from rich.console import Console
+
+from bilateral.training.progress import TrainingProgress
+
+RECORD = {
+    "epoch": 2,
+    "step": 8,
+    "loss": 1.234,
+    "clean_accuracy": 0.5,
+    "adversarial_accuracy": None,
+    "images_per_second": 1234.5,
+    "check": {"clean": 0.9, "fgsm": 0.8, "pgd10": 0.7},
+}
+
+
+def shown(terminal, quiet=False):
+    progress = TrainingProgress(quiet=quiet)
+    progress.console = Console(
+        force_terminal=terminal, width=160, record=True, quiet=quiet, highlight=False
+    )
+    with progress.running("a run", steps=10, done=4):
+        wanted = progress.wants_readings
+        progress.step(5)
+        progress.epoch(RECORD, 3)
+    return wanted, progress.console.export_text()
+
+
+def test_plain_lines_elsewhere():
+    wanted, text = shown(terminal=False)
+    line = "epoch 2/3  loss 1.234  clean 50.0 %  PGD-10 on training images 70.0 %  1,234 images/s"
+    assert line in text
+    assert not wanted and "━" not in text
+
+
+def test_a_bar_on_a_terminal():
+    wanted, text = shown(terminal=True)
+    assert wanted
+    assert "a run" in text and "━" in text
+    assert "epoch 2  loss 1.234" in text
+
+
+def test_nothing_when_quiet():
+    wanted, text = shown(terminal=True, quiet=True)
+    assert not wanted and text == ""
