@@ -152,6 +152,8 @@ def test_an_edited_attack_of_ones_own_is_run_anew(target, tmp_path):
     file.write_text("def attack(model, images, labels, epsilon):\n    raise KeyError('oh')\n")
     with pytest.raises(UserError, match="failed: KeyError"):
         evaluate_target(target, [name], EPSILON, 40, CPU)
+    file.unlink()
+    assert set(evaluate_target(target, ["fgsm"], EPSILON, 40, CPU).attacks) == {"fgsm"}
 
 
 def test_the_gallery_is_written_attack_by_attack(target):

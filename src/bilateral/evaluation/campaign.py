@@ -236,7 +236,10 @@ def _record(
 
     if earlier := stored.find(entry(summaries)):
         for name in earlier.attacks.keys() - summaries.keys():
-            file = campaign.attack_file(name, any_precision=True)
+            try:
+                file = campaign.attack_file(name, any_precision=True)
+            except UserError:  # an attack of the user's own that is gone must not cost this result
+                continue
             if set(numbers) <= set(file.images):
                 summaries[name] = summarise_members(file.members, numbers)
         summaries = {
