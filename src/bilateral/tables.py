@@ -64,7 +64,7 @@ def bench_table(rows: Mapping[str, Mapping[str, Any]]) -> Table:
             percent(row["accuracy"]),
             row["peer"],
             f"{row['peer_seconds']:.1f}",
-            percent(row["peer_accuracy"]),
+            "" if row["peer_accuracy"] is None else percent(row["peer_accuracy"]),
             f"{row['ratio']:.2f}",
         ]
         for name, row in rows.items()

@@ -15,6 +15,46 @@ from bilateral.method import perturb
 DIGITS = Path(bilateral.__path__[0]) / "data" / "digits.npz"
 
 
+class Counted(nn.Module):
+    """A model that counts the images passed forwards and backwards."""
+
+    def __init__(self, model: nn.Module) -> None:
+        super().__init__()
+        self.model, self.forwards, self.backwards = model, 0, 0
+
+    def forward(self, images: Tensor) -> Tensor:
+        self.forwards += len(images)
+        if images.requires_grad:
+            images.register_hook(self._passed_backwards)  # type: ignore[no-untyped-call]
+        logits: Tensor = self.model(images)
+        return logits
+
+    def _passed_backwards(self, gradient: Tensor) -> None:
+        self.backwards += len(gradient)
+
+
+class Recorded(nn.Module):
+    """A model that writes down what passed forwards and backwards."""
+
+    def __init__(self, model: nn.Module) -> None:
+        super().__init__()
+        self.model = model
+        self.predictions: list[Tensor] = []
+        self.images: list[Tensor] = []
+        self.backwards = 0
+
+    def forward(self, images: Tensor) -> Tensor:
+        if images.requires_grad:
+            images.register_hook(self._passed_backwards)  # type: ignore[no-untyped-call]
+        logits: Tensor = self.model(images)
+        self.predictions.append(logits.detach().argmax(1))
+        self.images.append(images.detach().clone())
+        return logits
+
+    def _passed_backwards(self, gradient: Tensor) -> None:
+        self.backwards += len(gradient)
+
+
 @cache
 def trained_on_digits(pixels: int = 0) -> tuple[nn.Module, Tensor, Tensor]:
     """A network trained on the digits for a second, and the first 200 test images.

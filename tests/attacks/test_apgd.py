@@ -1,45 +1,27 @@
 """APGD against closed forms on linear classifiers, known optima, and the reference."""
 
-from pathlib import Path
 from typing import Literal
 
 import pytest
 import torch
-from small_models import centred, convolutional, predictions, random_images, trained_on_digits
+from small_models import (
+    Recorded,
+    centred,
+    convolutional,
+    predictions,
+    random_images,
+    trained_on_digits,
+)
 from torch import Tensor, nn
 from torch.nn import functional as F
 
-import bilateral
 from bilateral.attacks import ball, losses
 from bilateral.attacks.apgd import apgd, checkpoints
 from bilateral.attacks.settings import APGD
 
 Loss = Literal["cross-entropy", "dlr", "dlr-targeted", "margin"]
 LOSSES: tuple[Loss, ...] = ("cross-entropy", "dlr", "dlr-targeted", "margin")
-DIGITS = Path(bilateral.__path__[0]) / "data" / "digits.npz"
 DIGITS_EPSILON = 25 / 255
-
-
-class Recorded(nn.Module):
-    """A model that writes down what passed forwards and backwards."""
-
-    def __init__(self, model: nn.Module) -> None:
-        super().__init__()
-        self.model = model
-        self.predictions: list[Tensor] = []
-        self.images: list[Tensor] = []
-        self.backwards = 0
-
-    def forward(self, images: Tensor) -> Tensor:
-        if images.requires_grad:
-            images.register_hook(self._passed_backwards)  # type: ignore[no-untyped-call]
-        logits: Tensor = self.model(images)
-        self.predictions.append(logits.detach().argmax(1))
-        self.images.append(images.detach().clone())
-        return logits
-
-    def _passed_backwards(self, gradient: Tensor) -> None:
-        self.backwards += len(gradient)
 
 
 def linear(classes: int, pixels: int = 36, seed: int = 0) -> nn.Sequential:

@@ -6,7 +6,7 @@ import pytest
 import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
-from small_models import trained_on_digits
+from small_models import Counted, trained_on_digits
 from torch import Tensor, nn
 
 import bilateral
@@ -15,24 +15,6 @@ from bilateral.attacks.fab import fab, shortest_moves
 from bilateral.attacks.settings import FAB
 
 DIGITS = Path(bilateral.__path__[0]) / "data" / "digits.npz"
-
-
-class Counted(nn.Module):
-    """A model that counts the images passed forwards and backwards."""
-
-    def __init__(self, model: nn.Module) -> None:
-        super().__init__()
-        self.model, self.forwards, self.backwards = model, 0, 0
-
-    def forward(self, images: Tensor) -> Tensor:
-        self.forwards += len(images)
-        if images.requires_grad:
-            images.register_hook(self._passed_backwards)  # type: ignore[no-untyped-call]
-        logits: Tensor = self.model(images)
-        return logits
-
-    def _passed_backwards(self, gradient: Tensor) -> None:
-        self.backwards += len(gradient)
 
 
 @pytest.fixture(scope="module")

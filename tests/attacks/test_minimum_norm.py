@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pytest
 import torch
-from small_models import trained_on_digits
+from small_models import Counted, trained_on_digits
 from torch import Tensor, nn
 
 import bilateral
@@ -44,24 +44,6 @@ class Shifted(nn.Module):
     def forward(self, images: Tensor) -> Tensor:
         logits: Tensor = self.model(images)
         return logits + self.shift
-
-
-class Counted(nn.Module):
-    """A model that counts the images passed forwards and backwards."""
-
-    def __init__(self, model: nn.Module) -> None:
-        super().__init__()
-        self.model, self.forwards, self.backwards = model, 0, 0
-
-    def forward(self, images: Tensor) -> Tensor:
-        self.forwards += len(images)
-        if images.requires_grad:
-            images.register_hook(self._passed_backwards)  # type: ignore[no-untyped-call]
-        logits: Tensor = self.model(images)
-        return logits
-
-    def _passed_backwards(self, gradient: Tensor) -> None:
-        self.backwards += len(gradient)
 
 
 def linear_problem(classes: int, count: int = 40) -> tuple[nn.Module, Tensor, Tensor, Tensor]:

@@ -1,35 +1,21 @@
 """The Square attack against closed forms on linear classifiers and the reference."""
 
-from pathlib import Path
-
 import numpy as np
 import pytest
 import torch
-from small_models import centred, convolutional, predictions, random_images, trained_on_digits
+from small_models import (
+    Recorded,
+    centred,
+    convolutional,
+    predictions,
+    random_images,
+    trained_on_digits,
+)
 from torch import Tensor, nn
 
-import bilateral
 from bilateral.attacks import ball, losses
 from bilateral.attacks.settings import Square
 from bilateral.attacks.square import side_length, square
-
-DIGITS = Path(bilateral.__path__[0]) / "data" / "digits.npz"
-
-
-class Recorded(nn.Module):
-    """A model that writes down what passed through it."""
-
-    def __init__(self, model: nn.Module) -> None:
-        super().__init__()
-        self.model = model
-        self.predictions: list[Tensor] = []
-        self.images: list[Tensor] = []
-
-    def forward(self, images: Tensor) -> Tensor:
-        logits: Tensor = self.model(images)
-        self.predictions.append(logits.argmax(1))
-        self.images.append(images.clone())
-        return logits
 
 
 def linear(classes: int, pixels: int, seed: int = 0) -> nn.Sequential:

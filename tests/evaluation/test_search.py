@@ -6,7 +6,7 @@ from torch import nn
 
 from bilateral.attacks.table import attack_named
 from bilateral.evaluation.robustness import noise_keys, robust_flags
-from bilateral.evaluation.search import Search, folded, prepare_search
+from bilateral.evaluation.search import Search, prepare_search
 from bilateral.models import build_model
 
 
@@ -31,7 +31,7 @@ def test_folding_keeps_the_function_and_drops_batch_norms(name, left):
     """What feeds a shortcut too cannot be folded; the rest is."""
     model = with_statistics(name)
     images = torch.rand(6, 3, 32, 32)
-    fast = folded(model, images)
+    fast = prepare_search(model, images).model
     norms = [m for m in fast.modules() if isinstance(m, nn.BatchNorm2d)]
     assert len(norms) == left
     with torch.no_grad():

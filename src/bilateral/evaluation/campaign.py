@@ -13,6 +13,7 @@ import torch
 from pydantic import ValidationError
 from torch import Tensor
 
+from bilateral.attacks.settings import AttackSettings
 from bilateral.attacks.table import attack_members
 from bilateral.config import first_complaint, fraction_text
 from bilateral.data.batches import as_floats, as_tensors
@@ -20,6 +21,7 @@ from bilateral.data.subsets import chosen_images, data_digest
 from bilateral.errors import Interrupted, UserError
 from bilateral.evaluation.keeping import AdversarialImages, Gallery
 from bilateral.evaluation.robustness import (
+    Flags,
     add_flags,
     check_inputs,
     noise_keys,
@@ -88,6 +90,18 @@ class Campaign:
         """Images in [0, 1] by their numbers."""
         return as_floats(self.pixels[numbers])
 
+    def attack(self, numbers: Tensor, settings: AttackSettings) -> Flags:
+        """One attack on these images at once."""
+        return robust_flags(
+            self.target.model,
+            self.images_of(numbers),
+            self.labels[numbers],
+            settings,
+            noise_keys(numbers),
+            self.epsilon,
+            self.search,
+        )
+
     def clean_flags(self) -> list[bool]:
         """Which of the chosen images are right without an attack."""
         clean: list[bool] = []
@@ -154,18 +168,9 @@ class Campaign:
             todo = np.array([number for number in left if number not in known], dtype=np.int64)
             for start in range(0, len(todo), self.batch_size):
                 part = torch.from_numpy(todo[start : start + self.batch_size]).to(self.device)
-                images = self.images_of(part)
-                found = robust_flags(
-                    self.target.model,
-                    images,
-                    self.labels[part],
-                    settings,
-                    noise_keys(part),
-                    self.epsilon,
-                    self.search,
-                )
+                found = self.attack(part, settings)
                 add_flags(flags, part, found)
-                gallery.offer(name, part, images, found.images)
+                gallery.offer(name, part, self.images_of(part), found.images)
                 if adversarial is not None:
                     adversarial.put(part, found.images, member)
                     adversarial.write()

@@ -76,17 +76,9 @@ def peer_pgd(
     """foolbox's PGD: cross-entropy, random start, steps of a quarter of the budget."""
     foolbox = _peer("foolbox")
     attack = foolbox.attacks.LinfPGD(abs_stepsize=epsilon / 4, steps=steps, random_start=True)
-    tried = []
-    with untouched(model):
-        wrapped = foolbox.PyTorchModel(model, bounds=(0, 1), device=images.device)
-        synchronise(images.device)
-        started = time.monotonic()
-        for start in range(0, len(labels), batch_size):
-            part = slice(start, start + batch_size)
-            tried.append(attack(wrapped, images[part], labels[part], epsilons=epsilon)[1])
-        synchronise(images.device)
-        seconds = time.monotonic() - started
-    return PeerResult(_right(model, torch.cat(tried), labels, batch_size), seconds, batch_size)
+    # foolbox returns (raw, clipped to the budget, fooled): the second holds the budget.
+    tried, seconds = _foolbox(model, images, labels, attack, epsilon, batch_size)
+    return PeerResult(_right(model, tried, labels, batch_size), seconds, batch_size)
 
 
 def peer_minimum_norm(
@@ -109,20 +101,34 @@ def peer_minimum_norm(
         attack = foolbox.attacks.L2DeepFoolAttack(
             steps=settings.steps, candidates=settings.candidates, overshoot=settings.overshoot
         )
-    tried = []
-    with untouched(model), exact_float32():
-        wrapped = foolbox.PyTorchModel(model, bounds=(0, 1), device=images.device)
-        synchronise(images.device)
-        started = time.monotonic()
-        for start in range(0, len(labels), batch_size):
-            part = slice(start, start + batch_size)
-            tried.append(attack(wrapped, images[part], labels[part], epsilons=None)[0])
-        synchronise(images.device)
-        seconds = time.monotonic() - started
-    found = torch.cat(tried)
+    with exact_float32():
+        found, seconds = _foolbox(model, images, labels, attack, None, batch_size)
     right = _right(model, found, labels, batch_size)
     lengths = (found - images).flatten(1).norm(dim=1)
     return PeerResult(right, seconds, batch_size, torch.where(right, torch.inf, lengths))
+
+
+def _foolbox(
+    model: nn.Module,
+    images: Tensor,
+    labels: Tensor,
+    attack: Any,
+    epsilon: float | None,
+    batch_size: int,
+) -> tuple[Tensor, float]:
+    """What a foolbox attack makes of the images, batch by batch, and its time."""
+    with untouched(model):
+        wrapped = _peer("foolbox").PyTorchModel(model, bounds=(0, 1), device=images.device)
+        synchronise(images.device)
+        started = time.monotonic()
+        tried = [
+            attack(wrapped, part, truth, epsilons=epsilon)[1]
+            for part, truth in zip(
+                torch.split(images, batch_size), torch.split(labels, batch_size), strict=True
+            )
+        ]
+        synchronise(images.device)
+        return torch.cat(tried), time.monotonic() - started
 
 
 def _right(model: nn.Module, images: Tensor, labels: Tensor, batch_size: int) -> Tensor:

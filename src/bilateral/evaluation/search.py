@@ -42,22 +42,22 @@ def prepare_search(
     A compiled copy has a dynamic batch size: batches shrink as images break.
     """
     try:
-        frozen = folded(model, images)
-    except (RuntimeError, TypeError, NotImplementedError):  # not every model can be copied
+        frozen = copy.deepcopy(model).requires_grad_(False).eval()
+    except (RuntimeError, TypeError):  # a model that holds a graph or a lock cannot be copied
         return Search(model, bfloat16=False)
+    fold_batch_norms(frozen, images)
     if compile:
         frozen = cast(nn.Module, torch.compile(frozen, dynamic=True))
     automatic = has_bfloat16(images.device) and isinstance(model, Network)
     return Search(frozen, precision == "bfloat16" or (precision == "auto" and automatic))
 
 
-def folded(model: nn.Module, images: Tensor) -> nn.Module:
-    """A frozen copy in eval mode with batch norms folded into the convolutions before them.
+def fold_batch_norms(frozen: nn.Module, images: Tensor) -> None:
+    """Fold batch norms of a model in eval mode into the convolutions before them.
 
     A pair is folded only if the logits stay the same: what a convolution feeds besides its batch
     norm (a shortcut, say) cannot be seen from the modules.
     """
-    frozen = copy.deepcopy(model).requires_grad_(False).eval()
     few = images[:4]
     with torch.no_grad(), exact_float32():
         expected = frozen(few)
@@ -70,7 +70,7 @@ def folded(model: nn.Module, images: Tensor) -> nn.Module:
             if not torch.allclose(frozen(few), expected, rtol=0, atol=tolerance):
                 convolution.weight, convolution.bias = before
                 setattr(parent, name, norm)
-    return frozen.requires_grad_(False)
+    frozen.requires_grad_(False)
 
 
 def _folds(model: nn.Module, images: Tensor) -> list[tuple[nn.Conv2d, nn.Module, str]]:

@@ -1,0 +1,58 @@
+"""`bench evaluate`: both sides measured on the same images, and told apart."""
+
+import pytest
+import torch
+
+from bilateral.data.datasets import load
+from bilateral.errors import UserError
+from bilateral.evaluation import peers
+from bilateral.evaluation.bench import bench_evaluate
+from bilateral.evaluation.target import Target
+from bilateral.models import build_model
+from bilateral.runs import RunFolder
+
+CPU = torch.device("cpu")
+EPSILON = 0.02
+
+
+@pytest.fixture
+def target(tmp_path):
+    """An untrained network whose own predictions are the labels."""
+    pytest.importorskip("foolbox")
+    pytest.importorskip("pyautoattack")
+    torch.manual_seed(0)
+    model = build_model("small-cnn", 10, 1).eval()
+    split = load("digits", "test")
+    images = torch.from_numpy(split.pixels).permute(0, 3, 1, 2) / 255
+    with torch.no_grad():
+        model.head.bias -= model(images).mean(0)
+        split.labels[:] = model(images).argmax(1).numpy()
+    return Target("test", model, RunFolder(tmp_path), "digits", split)
+
+
+@pytest.mark.filterwarnings("ignore:there are .* points with zero gradient")
+def test_ours_and_the_peers_agree(target, tmp_path):
+    attacks = ["pgd10", "apgd", "cw-l2", "deepfool-l2"]
+    result = bench_evaluate(target, attacks, EPSILON, 40, CPU, peer_batch_sizes=(16, 64))
+    assert list(result["attacks"]) == attacks
+    for name, row in result["attacks"].items():
+        assert row["images"] == 40
+        assert row["ratio"] == pytest.approx(row["peer_seconds"] / row["seconds"])
+        assert row["peer_seconds"] == min(row["peer_seconds_by_batch_size"].values())
+        assert set(row["peer_seconds_by_batch_size"]) == {"16", "40"}
+        if name in ("cw-l2", "deepfool-l2"):
+            assert row["mean_distance"] == pytest.approx(row["peer_mean_distance"], rel=0.02)
+            assert row["peer_accuracy"] is None
+        else:
+            assert abs(row["accuracy"] - row["peer_accuracy"]) <= 0.05
+    assert result["attacks"]["apgd"]["peer"] == "pyautoattack"
+    assert not list(tmp_path.iterdir())  # nothing is written
+
+
+def test_a_missing_peer_is_told_of_before_anything_is_timed(target, monkeypatch):
+    def absent(name):
+        raise ImportError(name)
+
+    monkeypatch.setattr(peers, "import_module", absent)
+    with pytest.raises(UserError, match="foolbox is not installed"):
+        bench_evaluate(target, ["pgd10"], EPSILON, 40, CPU)
