@@ -5,7 +5,7 @@ import torch
 
 from bilateral.data.datasets import load
 from bilateral.errors import UserError
-from bilateral.evaluation import peers
+from bilateral.evaluation import bench, peers
 from bilateral.evaluation.bench import bench_evaluate
 from bilateral.evaluation.target import Target
 from bilateral.models import build_model
@@ -54,5 +54,6 @@ def test_a_missing_peer_is_told_of_before_anything_is_timed(target, monkeypatch)
         raise ImportError(name)
 
     monkeypatch.setattr(peers, "import_module", absent)
+    monkeypatch.setattr(bench, "ours", lambda *_: pytest.fail("timed already"))
     with pytest.raises(UserError, match="foolbox is not installed"):
         bench_evaluate(target, ["pgd10"], EPSILON, 40, CPU)

@@ -2,10 +2,11 @@
 
 import sys
 from collections.abc import Sequence
+from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from bilateral.arguments import budget, call
+from bilateral.arguments import budget, parse
 from bilateral.attacks.table import attack_names
 from bilateral.commands.evaluate import print_warning
 from bilateral.commands.printing import print_json
@@ -16,88 +17,63 @@ if TYPE_CHECKING:
     from bilateral.evaluation.transfer import Transfer
 
 
+@dataclass(frozen=True)
+class Options:
+    """Black-box transfer: the accuracy of targets on images made on sources, as a matrix.
+
+    Every image is attacked, and attacks by gradients hand over their last iterate, not the first
+    that fools the source. Writes transfer.json.
+    """
+
+    sources: list[str]
+    """models that images are made on, as for `bilateral evaluate`"""
+    targets: list[str]
+    """models that they are shown to"""
+    attacks: str = "fgsm,pgd20"
+    """comma-separated names from `bilateral list attacks`"""
+    images: int | None = None
+    """a seeded, class-balanced subset of so many test images; all without it"""
+    epsilon: str | None = None
+    """L-inf budget; 8/255 by default, 40/255 on the digits"""
+    batch_size: int = 250
+    """images attacked together"""
+    data: str | None = None
+    """a data set's name or folder:PATH; the runs' own by default"""
+    image_size: int | None = None
+    """resize and crop the pictures of folder:PATH to this"""
+    out: str = "evaluations/transfer"
+    """the folder of transfer.json"""
+    device: str | None = None
+    """the GPU if there is one"""
+    force: bool = False
+    """go on where a guard refuses a model"""
+    quiet: bool = False
+    """no progress"""
+    json: bool = False
+    """print the matrix as JSON"""
+    format: Format = "text"
+    """how the table is printed"""
+
+
 def command(words: Sequence[str]) -> None:
     """`bilateral transfer --sources A B --targets C D`."""
-
-    def transfer(
-        sources: list[str],
-        targets: list[str],
-        attacks: str = "fgsm,pgd20",
-        images: int | None = None,
-        epsilon: str | None = None,
-        batch_size: int = 250,
-        data: str | None = None,
-        image_size: int | None = None,
-        out: str = "evaluations/transfer",
-        device: str | None = None,
-        force: bool = False,
-        quiet: bool = False,
-        json: bool = False,
-        format: Format = "text",
-    ) -> None:
-        """Black-box transfer: the accuracy of targets on images made on sources, as a matrix.
-
-        Every image is attacked, and attacks by gradients hand over their last iterate, not the
-        first that fools the source. Writes transfer.json.
-
-        Args:
-            sources: models that images are made on, as for `bilateral evaluate`.
-            targets: models that they are shown to.
-            attacks: comma-separated names from `bilateral list attacks`.
-            images: a seeded, class-balanced subset of so many test images; all without it.
-            epsilon: L-inf budget; 8/255 by default, 40/255 on the digits.
-            batch_size: images attacked together.
-            data: a data set's name or folder:PATH; the runs' own by default.
-            image_size: resize and crop the pictures of folder:PATH to this.
-            out: the folder of transfer.json.
-            device: the GPU if there is one.
-            force: go on where a guard refuses a model.
-            quiet: no progress.
-            json: print the matrix as JSON.
-            format: how the table is printed.
-        """
-        size = budget("--epsilon", epsilon)
-        found = transfer_runs(
-            sources,
-            targets,
-            attack_names(attacks),
-            images,
-            size,
-            batch_size,
-            data,
-            image_size,
-            out,
-            device,
-            force,
-            quiet,
-        )
-        if json:
-            print_json(found.model_dump(mode="json", by_alias=True))
-        else:
-            print(render(_table(found), format))
-
-    call(transfer, words, "bilateral transfer")
+    options = parse(Options, words, "bilateral transfer")
+    found = transfer_runs(options)
+    if options.json:
+        print_json(found.model_dump(mode="json", by_alias=True))
+    else:
+        print(render(_table(found), options.format))
 
 
-def transfer_runs(
-    sources: Sequence[str],
-    targets: Sequence[str],
-    attacks: list[str],
-    images: int | None = None,
-    epsilon: float | None = None,
-    batch_size: int = 250,
-    data: str | None = None,
-    image_size: int | None = None,
-    out: str = "evaluations/transfer",
-    device: str | None = None,
-    force: bool = False,
-    quiet: bool = False,
-) -> "Transfer":
+def transfer_runs(options: Options) -> "Transfer":
     """The transfer matrix between runs and models of one's own, also in `<out>/transfer.json`."""
+    sources, targets = options.sources, options.targets
+    names = attack_names(options.attacks)
+    epsilon = budget("--epsilon", options.epsilon)
     if not sources or not targets:
         raise UserError("transfer needs --sources and --targets, at least one model each")
-    if batch_size < 1:
-        raise UserError(f"--batch-size {batch_size}: at least one image")
+    if options.batch_size < 1:
+        raise UserError(f"--batch-size {options.batch_size}: at least one image")
     from rich.console import Console
 
     from bilateral.evaluation.target import find_target
@@ -105,13 +81,14 @@ def transfer_runs(
     from bilateral.runs import write_json
     from bilateral.runtime import choose_device, limit_threads
 
-    place = choose_device(device)
+    place = choose_device(options.device)
     spelled: dict[str, str] = {}
     named = [spelled.setdefault(_identity(name), name) for name in [*sources, *targets]]
     models = {
-        name: find_target(name, data, image_size, None, place) for name in dict.fromkeys(named)
+        name: find_target(name, options.data, options.image_size, None, place)
+        for name in dict.fromkeys(named)
     }
-    console = Console(file=sys.stderr, quiet=quiet, highlight=False, soft_wrap=True)
+    console = Console(file=sys.stderr, quiet=options.quiet, highlight=False, soft_wrap=True)
 
     def shown(what: str, done: int, total: int) -> None:
         if done == total:
@@ -122,16 +99,16 @@ def transfer_runs(
     found = transfer_between(
         {name: models[name] for name in named[: len(sources)]},
         {name: models[name] for name in named[len(sources) :]},
-        attacks,
+        names,
         epsilon or first.epsilon,
-        images,
+        options.images,
         place,
-        batch_size=batch_size,
+        batch_size=options.batch_size,
         shown=shown,
         warn=print_warning,
-        force=force,
+        force=options.force,
     )
-    write_json(Path(out) / "transfer.json", found.model_dump(mode="json", by_alias=True))
+    write_json(Path(options.out) / "transfer.json", found.model_dump(mode="json", by_alias=True))
     return found
 
 
