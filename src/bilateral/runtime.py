@@ -45,8 +45,8 @@ def autocast(device: torch.device, enabled: bool) -> torch.autocast:
 def limit_threads(device: torch.device, pixels: int) -> None:
     """One thread for tiny images on the CPU: an 8x8 digit leaves nothing to share.
 
-    Measured on two cores: 3,900 images a second with one thread on a busy machine, 500 with two
-    (`bilateral train digits-r-mc-la`).
+    Measured on two cores busy with other work (`bilateral train digits-r-mc-la`, 12 and 15 epochs):
+    3,800 to 3,900 images a second with one thread, 50 to 710 with two.
     """
     if device.type == "cpu" and pixels <= 16 * 16:
         torch.set_num_threads(1)
