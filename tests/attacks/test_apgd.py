@@ -16,7 +16,7 @@ from torch import Tensor, nn
 from torch.nn import functional as F
 
 from bilateral.attacks import ball, losses
-from bilateral.attacks.apgd import apgd, checkpoints
+from bilateral.attacks.apgd import ROWS, apgd, best_rows, broken_rows, checkpoints
 from bilateral.attacks.settings import APGD
 
 Loss = Literal["cross-entropy", "dlr", "dlr-targeted", "margin"]
@@ -202,6 +202,88 @@ def test_flags_depend_on_the_image_alone(loss: Loss) -> None:
         assert torch.allclose(alone.images, together.images[row], atol=1e-6)
         forwards += alone.forwards
     assert forwards == together.forwards
+
+
+@pytest.mark.parametrize("loss", ["cross-entropy", "dlr-targeted"])
+def test_flags_do_not_depend_on_how_many_attempts_run_together(
+    loss: Loss, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    images, labels = random_images(40, channels=3).double(), torch.zeros(40, dtype=torch.int64)
+    settings = APGD(epsilon=0.02, steps=25, loss=loss, restarts=2, targets=3)
+    model = Recorded(wavy(0.9))
+    alone = apgd(model.model, images, labels, settings, torch.arange(40))
+    left = ~alone.fooled
+    assert 3 < int(left.sum()) < 37
+    assert (predictions(model.model, images) == labels).all()
+    for attempts in (3, 6):
+        monkeypatch.setitem(ROWS, "cpu", attempts * 40)
+        model.images.clear()
+        together = apgd(model, images, labels, settings, torch.arange(40))
+        assert len(model.images[1]) == 40 * min(attempts, 2 if loss == "cross-entropy" else 6)
+        assert torch.equal(together.fooled, alone.fooled)
+        assert torch.allclose(together.images[left], alone.images[left], atol=1e-6)
+        assert torch.equal(predictions(model.model, together.images) != labels, alone.fooled)
+        assert ball.inside(together.images, images, 0.02).all()
+        assert together.forwards == sum(map(len, model.images))
+    assert together.forwards > alone.forwards
+
+
+def test_all_attempts_on_a_broken_image_leave(monkeypatch: pytest.MonkeyPatch) -> None:
+    """The rows of a batch are the same images for every attempt, and none of them is broken."""
+    layer = nn.Linear(36, 4)
+    nn.init.normal_(layer.weight, generator=torch.Generator().manual_seed(3))
+    layer.bias.data = torch.tensor([2.0, 0.0, 0.0, 0.0])
+    model = Recorded(nn.Sequential(nn.Flatten(), layer))
+    images, labels = random_images(64), torch.zeros(64, dtype=torch.int64)
+    monkeypatch.setitem(ROWS, "cpu", 3 * 64)
+    settings = APGD(epsilon=0.05, steps=10, loss="dlr-targeted", targets=3)
+    attacked = apgd(model, images, labels, settings, torch.arange(64))
+    left = 64
+    for forward in model.predictions[1:]:
+        assert len(forward) == 3 * left
+        left = int((forward.view(3, left) == 0).all(0).sum())
+    assert 0 < left == int((~attacked.fooled).sum())
+    assert len(model.predictions) == 1 + 11
+    assert attacked.forwards == sum(map(len, model.predictions))
+    assert attacked.backwards == model.backwards
+
+
+def test_rows_of_broken_images() -> None:
+    broken = torch.tensor([[0, 0, 1, 0], [1, 0, 1, 0], [1, 0, 0, 0]]).bool().flatten()
+    rows = broken_rows(broken, 3)
+    assert rows is not None
+    assert [part.tolist() for part in rows] == [[4, 2], [1, 3, 5, 7, 9, 11]]
+    assert broken_rows(torch.zeros(12, dtype=torch.bool), 3) is None
+    values = torch.tensor([[1.0, -torch.inf, 2.0], [3.0, -torch.inf, 2.0]]).flatten()
+    assert best_rows(values, 2).tolist() == [3, 1, 2]
+    assert best_rows(values[:0], 2).tolist() == []
+
+
+class Cramped(nn.Module):
+    """A model on a device that has memory for so many images."""
+
+    def __init__(self, model: nn.Module, room: int) -> None:
+        super().__init__()
+        self.model, self.room = model, room
+
+    def forward(self, images: Tensor) -> Tensor:
+        if len(images) > self.room:
+            raise torch.OutOfMemoryError("no room")
+        logits: Tensor = self.model(images)
+        return logits
+
+
+def test_attempts_run_one_by_one_where_memory_ends(monkeypatch: pytest.MonkeyPatch) -> None:
+    model, images = convolutional(10), random_images(20, channels=3)
+    labels = predictions(model, images)
+    settings = APGD(epsilon=0.01, steps=8, loss="dlr-targeted", targets=3)
+    expected = apgd(model, images, labels, settings, torch.arange(20))
+    monkeypatch.setitem(ROWS, "cpu", 60)
+    attacked = apgd(Cramped(model, 20), images, labels, settings, torch.arange(20))
+    assert torch.equal(attacked.images, expected.images)
+    assert attacked.forwards == expected.forwards
+    with pytest.raises(torch.OutOfMemoryError):
+        apgd(Cramped(model, 19), images, labels, settings, torch.arange(20))
 
 
 def test_keys_decide_the_noise() -> None:

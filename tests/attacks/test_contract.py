@@ -6,10 +6,13 @@ import pytest
 import torch
 
 from bilateral.attacks.ball import inside
+from bilateral.attacks.losses import fools
+from bilateral.attacks.perform import perform
 from bilateral.attacks.settings import CarliniWagner, DeepFool
 from bilateral.attacks.table import ATTACKS, ENSEMBLES, attack_members, attack_named, attack_names
 from bilateral.errors import UserError
 from bilateral.evaluation.robustness import noise_keys, robust_flags
+from bilateral.randomness import image_keys
 
 EPSILON = 0.1
 # The attack is the same with fewer rounds; the full counts only cost time here.
@@ -102,3 +105,29 @@ def test_unknown_names_are_refused(bad):
 def test_nearest_name_is_suggested():
     with pytest.raises(UserError, match="fgsm"):
         attack_names("fgms")
+
+
+def test_a_slack_asks_for_more_than_a_wrong_class():
+    """By a share of the largest logit; without one a wrong class is enough."""
+    logits = torch.tensor([[2.0, 1.0], [1.0, 1.01], [1.0, 1.5], [-4.0, -3.9], [0.5, 0.5]])
+    labels = torch.zeros(5, dtype=torch.int64)
+    assert fools(logits, labels).tolist() == [False, True, True, True, False]
+    assert fools(logits, labels, 0.02).tolist() == [False, False, True, True, False]
+    assert fools(logits, labels, 0.03).tolist() == [False, False, True, False, False]
+
+
+@pytest.mark.parametrize("name", ["pgd7", "apgd-ce", "apgd-t", "fab-t", "square"])
+def test_with_a_slack_the_search_goes_on_until_it_is_met(name, convolutional):
+    """What it calls fooled then fools clearly; a slack that no image meets fools none."""
+    images = torch.rand(24, 3, 6, 6, generator=torch.Generator().manual_seed(1))
+    labels = convolutional(images).argmax(1)
+    keys = image_keys(0, torch.arange(24))
+    settings = attack_named(name, 32 / 255)
+    if name == "square":
+        settings = settings.with_fields(queries=200)
+    plain = perform(convolutional, images, labels, settings, keys)
+    clear = perform(convolutional, images, labels, settings, keys, slack=0.1)
+    assert 0 < int(clear.fooled.sum()) <= int(plain.fooled.sum())
+    found = clear.images[clear.fooled]
+    assert fools(convolutional(found), labels[clear.fooled], 0.1).all()
+    assert not perform(convolutional, images, labels, settings, keys, slack=1e6).fooled.any()

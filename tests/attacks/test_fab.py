@@ -1,16 +1,18 @@
 """FAB-T against closed forms on linear classifiers, a slow projection and the reference."""
 
+import copy
 from pathlib import Path
 
 import pytest
 import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
-from small_models import Counted, trained_on_digits
+from small_models import Counted, predictions, trained_on_digits
 from torch import Tensor, nn
 
 import bilateral
 from bilateral.attacks import ball
+from bilateral.attacks.apgd import ROWS
 from bilateral.attacks.fab import fab, shortest_moves
 from bilateral.attacks.settings import FAB
 
@@ -141,6 +143,47 @@ def test_flags_depend_on_neither_batch_size_nor_order(
     )
     alone = fab(model, images[:1], labels[:1], attack, keys[:1])
     assert alone.fooled[0] == whole.fooled[0]
+
+
+@pytest.mark.parametrize("pixels", [20, 40])
+def test_flags_do_not_depend_on_how_many_targets_run_together(
+    digits: tuple[nn.Module, Tensor, Tensor], pixels: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    model, images = copy.deepcopy(digits[0]).double(), digits[1][:60].double()
+    labels, keys = predictions(model, images), torch.arange(60) * 31
+    epsilon = pixels / 255
+    attack = FAB(epsilon=epsilon, steps=6, targets=3, restarts=2)
+    alone = fab(model, images, labels, attack, keys)
+    left = ~alone.fooled
+    assert 3 < left.sum() < 57
+    for attempts in (3, 6):
+        monkeypatch.setitem(ROWS, "cpu", attempts * 60)
+        counted = Counted(model)
+        together = fab(counted, images, labels, attack, keys)
+        assert torch.equal(together.fooled, alone.fooled)
+        assert torch.allclose(together.images[left], alone.images[left], atol=1e-9)
+        assert torch.equal(predictions(model, together.images) != labels, alone.fooled)
+        assert ball.inside(together.images, images, epsilon).all()
+        assert (together.forwards, together.backwards) == (counted.forwards, counted.backwards)
+        assert together.forwards > alone.forwards
+
+
+def test_targets_run_one_by_one_where_memory_ends(monkeypatch: pytest.MonkeyPatch) -> None:
+    model, images, labels, distances = linear_problem(4)
+    attack = FAB(epsilon=float(distances.median()), steps=5)
+    expected = fab(model, images, labels, attack)
+
+    class Cramped(nn.Module):
+        def forward(self, images: Tensor) -> Tensor:
+            if len(images) > 60:
+                raise torch.OutOfMemoryError("no room")
+            logits: Tensor = model(images)
+            return logits
+
+    monkeypatch.setitem(ROWS, "cpu", 1000)
+    attacked = fab(Cramped(), images, labels, attack)
+    assert torch.equal(attacked.images, expected.images)
+    assert attacked.forwards == expected.forwards
 
 
 def test_restarts_start_from_noise_that_the_keys_decide(

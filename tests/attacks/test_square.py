@@ -15,7 +15,7 @@ from torch import Tensor, nn
 
 from bilateral.attacks import ball, losses
 from bilateral.attacks.settings import Square
-from bilateral.attacks.square import side_length, square
+from bilateral.attacks.square import DRAWN, LOOK, side_length, square
 
 
 def linear(classes: int, pixels: int, seed: int = 0) -> nn.Sequential:
@@ -163,6 +163,27 @@ def test_flags_depend_on_the_image_alone() -> None:
         assert torch.equal(alone.images, together.images[row])
         forwards += alone.forwards
     assert forwards == together.forwards
+
+
+def test_nothing_depends_on_how_often_the_host_looks(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Between looks a broken image keeps the query that fooled, whatever comes after it."""
+    model, images = Recorded(convolutional().double()), random_images(40, channels=3).double()
+    labels, keys = predictions(model.model, images), torch.arange(40) * 7
+    settings = Square(epsilon=0.02, queries=2 * DRAWN + 10, restarts=2)
+    at_once = square(model.model, images, labels, settings, keys)
+    assert 3 < int(at_once.fooled.sum()) < 37
+    for look in (7, 10, 1000):
+        monkeypatch.setitem(LOOK, "cpu", look)
+        model.images.clear()
+        late = square(model, images, labels, settings, keys)
+        assert torch.equal(late.fooled, at_once.fooled)
+        assert torch.equal(late.images, at_once.images)
+        sizes = [len(query) for query in model.images[1:]]
+        assert late.forwards == 40 + sum(sizes) > at_once.forwards
+        assert len(sizes) == 2 * settings.queries
+        searches = (sizes[: settings.queries], sizes[settings.queries :])
+        for first in range(0, settings.queries, look):
+            assert all(len(set(search[first : first + look])) == 1 for search in searches)
 
 
 def test_keys_decide_the_search() -> None:

@@ -5,6 +5,7 @@ import torch
 from torch import nn
 
 from bilateral.attacks.table import attack_named
+from bilateral.evaluation.graphs import Replayed
 from bilateral.evaluation.robustness import noise_keys, robust_flags
 from bilateral.evaluation.search import Search, prepare_search
 from bilateral.models import build_model
@@ -45,6 +46,37 @@ def test_bfloat16_is_for_gpus_unless_asked_for():
     model, images = with_statistics("small-cnn"), torch.rand(4, 3, 8, 8)
     assert not prepare_search(model, images).bfloat16
     assert prepare_search(model, images, "bfloat16").bfloat16
+
+
+@pytest.mark.parametrize("name", ["small-cnn", "preact-resnet-18"])
+def test_convolutions_hold_what_autocast_would_make_of_them(name):
+    """The same numbers without a cast at every call; the head keeps its precision."""
+    model, images = with_statistics(name), torch.rand(4, 3, 16, 16)
+    fast, plain = (prepare_search(model, images, kind).model for kind in ("bfloat16", "float32"))
+    kinds = {type(m): m.weight.dtype for m in fast.modules() if isinstance(m, nn.Conv2d)}
+    assert kinds == {nn.Conv2d: torch.bfloat16}
+    assert fast.head.weight.dtype == torch.float32
+    assert {weight.dtype for weight in model.parameters()} == {torch.float32}
+    gradients = []
+    for copy in (fast, plain):
+        inputs = images.clone().requires_grad_()
+        with torch.autocast("cpu", torch.bfloat16):
+            logits = copy(inputs)
+        assert logits.dtype == torch.float32
+        gradients.append((logits.detach(), *torch.autograd.grad(logits[:, 0].sum(), inputs)))
+    for held, cast in zip(*gradients, strict=True):
+        assert torch.equal(held, cast)
+
+
+def test_a_model_from_outside_is_left_to_autocast(convolutional, batch):
+    search = prepare_search(convolutional, batch[0], "bfloat16")
+    assert search.bfloat16
+    assert {weight.dtype for weight in search.model.parameters()} == {torch.float32}
+
+
+def test_graphs_are_for_gpus():
+    model, images = with_statistics("small-cnn"), torch.rand(4, 3, 8, 8)
+    assert not isinstance(prepare_search(model, images).model, Replayed)
 
 
 def test_a_model_that_cannot_be_copied_is_searched_itself(linear, batch):

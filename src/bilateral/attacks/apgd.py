@@ -20,6 +20,14 @@ MOMENTUM = 0.75
 """Weight of the new step against the last move, the paper's alpha."""
 RISING_SHARE = 0.75
 """Below this share of rising steps since the last checkpoint the step halves, the paper's rho."""
+ROWS = {"cuda": 2048}
+"""How many rows attempts on the same images may fill together, by device; a row is an attempt (a
+start, a target class) on an image.
+
+A GPU is busy only with many rows. Elsewhere one attempt comes after another, which costs less: an
+image that the first one breaks never pays for the others. What a row does follows from its image
+and its attempt alone, so which images break is the same either way.
+"""
 _START = 300  # the first of the numbers from which starts derive their keys
 
 
@@ -38,52 +46,88 @@ def apgd(
     labels: Tensor,
     settings: APGD,
     keys: Tensor | None = None,
+    slack: float = 0.0,
 ) -> Attacked:
     """Attack `images` inside the ball of `settings.epsilon`.
 
     An image leaves the batch the moment an iterate fools the model, and that iterate is
     returned; of a survivor it is the iterate of largest loss. Each start, and each target class
-    of the targeted loss, tries the images that are left. `keys` decide the noise image by
-    image. The caller puts the model into eval mode and chooses the precision by autocast.
+    of the targeted loss, tries the images that are left, together where `ROWS` allows it. `keys`
+    decide the noise image by image, `slack` how clearly an image must fool (`losses.fools`). The
+    caller puts the model into eval mode and chooses the precision by autocast.
     """
     clean = images.detach()
     if keys is None:
         keys = fresh_keys(len(images), images.device)
     with torch.no_grad():
         reference = model(clean).float()
-    result, fooled = clean.clone(), reference.argmax(1) != labels
+    result, fooled = clean.clone(), losses.fools(reference, labels, slack)
     largest_loss = torch.full_like(reference[:, 0], -torch.inf)
     forwards, backwards = len(labels), 0
     goals = _goals(reference, labels, settings)
-    for attempt in range(len(goals) * settings.restarts):
-        left = (~fooled).nonzero().squeeze(1)
-        if not len(left):
-            break
-        targets = goals[attempt // settings.restarts]
-        search = _start(left, clean, labels, targets, settings, derive(keys, _START + attempt))
-        for broken, iterates in _climb(model, search, settings):
-            result[broken], fooled[broken] = iterates, True
-        better = search.best_loss > largest_loss[search.place]
-        survivors = search.place[better]
-        result[survivors] = search.best[better]
-        largest_loss[survivors] = search.best_loss[better]
-        forwards, backwards = forwards + search.forwards, backwards + search.backwards
+    attempts = range(settings.restarts * (1 if goals is None else goals.shape[1]))
+    limit = ROWS.get(images.device.type, 1)
+    while attempts and len(left := (~fooled).nonzero().squeeze(1)):
+        group = attempts[: max(1, limit // len(left))]
+        search = _start(left, group, clean, labels, goals, settings, keys)
+        try:
+            for broken, iterates in _climb(model, search, settings, slack):
+                result[broken], fooled[broken] = iterates, True
+        except torch.OutOfMemoryError:
+            if len(group) == 1:
+                raise
+            limit = 1
+            continue
+        finally:
+            forwards, backwards = forwards + search.forwards, backwards + search.backwards
+        rows = best_rows(search.best_loss, len(group))
+        rows = rows[search.best_loss[rows] > largest_loss[search.place[rows]]]
+        survivors = search.place[rows]
+        result[survivors] = search.best[rows]
+        largest_loss[survivors] = search.best_loss[rows]
+        attempts = attempts[len(group) :]
     return Attacked(result, fooled, forwards, backwards, reference)
 
 
-def _goals(reference: Tensor, labels: Tensor, settings: APGD) -> list[Tensor | None]:
-    """The target classes to try one after another; a single none for an untargeted loss."""
+def broken_rows(broken: Tensor, attempts: int) -> tuple[Tensor, Tensor] | None:
+    """Of each image broken just now its first broken row, and all rows of the others, if any broke.
+
+    Rows are attempt by attempt, the same images in each.
+    """
+    images = len(broken) // attempts
+    gone = broken.view(attempts, images).any(0)
+    left = (~gone).nonzero().squeeze(1)
+    if len(left) == images:
+        return None
+    stay = left + images * torch.arange(attempts, device=left.device)[:, None]
+    return best_rows(broken.int(), attempts)[gone], stay.flatten()
+
+
+def best_rows(values: Tensor, attempts: int) -> Tensor:
+    """The row of largest value of each image, of equal ones that of the earliest attempt."""
+    images = len(values) // attempts
+    attempt = values.view(attempts, images).argmax(0)
+    return attempt * images + torch.arange(images, device=values.device)
+
+
+def likeliest_wrong(logits: Tensor, labels: Tensor, count: int) -> Tensor:
+    """The wrong classes of largest logit of each image, at most `count`, the largest first."""
+    wrong = logits.scatter(1, labels[:, None], -torch.inf)
+    return wrong.topk(min(count, logits.shape[1] - 1)).indices
+
+
+def _goals(reference: Tensor, labels: Tensor, settings: APGD) -> Tensor | None:
+    """The target classes of each image in the order in which they are tried, if there are any."""
     if settings.loss != "dlr-targeted":
-        return [None]
-    wrong = reference.scatter(1, labels[:, None], -torch.inf)
-    count = min(settings.targets, reference.shape[1] - 1)
-    return list(wrong.topk(count).indices.unbind(1))
+        return None
+    return likeliest_wrong(reference, labels, settings.targets)
 
 
 @dataclass
 class _Search:
-    """What one start knows of each image that is left, by its place in the batch."""
+    """What is known of each row: of an attempt on the image at `place`, attempt by attempt."""
 
+    attempts: int
     place: Tensor
     clean: Tensor
     labels: Tensor
@@ -103,30 +147,38 @@ class _Search:
     backwards: int = 0
 
     def keep(self, rows: Tensor) -> None:
-        """Drop all other images."""
+        """Drop all other rows."""
         for name, value in vars(self).items():
             if isinstance(value, Tensor):
                 setattr(self, name, value[rows])
 
 
 def _start(
-    place: Tensor,
+    left: Tensor,
+    attempts: range,
     clean: Tensor,
     labels: Tensor,
-    targets: Tensor | None,
+    goals: Tensor | None,
     settings: APGD,
     keys: Tensor,
 ) -> _Search:
-    """A random point of the ball around the images at `place`, nothing known of it yet."""
-    clean, epsilon = clean[place], settings.epsilon
-    start = ball.random_start(clean, epsilon, keys[place], clip=True)
+    """Random points of the balls around the images `left`, nothing known of them yet."""
+    place, epsilon = left.repeat(len(attempts)), settings.epsilon
+    targets = None
+    if goals is not None:
+        tried = [goals[left, attempt // settings.restarts] for attempt in attempts]
+        targets = torch.cat(tried)
+    noise = torch.cat([derive(keys[left], _START + attempt) for attempt in attempts])
+    clean = clean[place]
+    start = ball.random_start(clean, epsilon, noise, clip=True)
     start = ball.project(start, clean, epsilon)
     zeros = torch.zeros(len(place), device=clean.device)
     return _Search(
+        attempts=len(attempts),
         place=place,
         clean=clean,
         labels=labels[place],
-        targets=None if targets is None else targets[place],
+        targets=targets,
         current=start,
         previous=start,
         loss=zeros + torch.inf,
@@ -141,20 +193,22 @@ def _start(
     )
 
 
-def _climb(model: nn.Module, search: _Search, settings: APGD) -> Iterator[tuple[Tensor, Tensor]]:
-    """Run one start to its end; yields the places and iterates of images as they break."""
+def _climb(
+    model: nn.Module, search: _Search, settings: APGD, slack: float
+) -> Iterator[tuple[Tensor, Tensor]]:
+    """Run the starts to their end; yields the places and iterates of images as they break."""
     judged, last_judged = set(checkpoints(settings.steps)), 0
     for step in range(settings.steps + 1):
         last = step == settings.steps
         logits, loss, gradient = _evaluate(model, search, settings, differentiate=not last)
-        broken = logits.argmax(1) != search.labels
-        stay = (~broken).nonzero().squeeze(1)
-        if len(stay) < len(broken):
-            yield search.place[broken], search.current[broken]
+        broken = losses.fools(logits, search.labels, slack)
+        if rows := broken_rows(broken, search.attempts):
+            found, stay = rows
+            yield search.place[found], search.current[found]
             search.keep(stay)
             loss, gradient = loss[stay], gradient[stay]
         _record(search, loss, gradient)
-        if last or not len(stay):
+        if last or not len(search.place):
             break
         if step in judged:
             _judge(search, step - last_judged)

@@ -2,119 +2,183 @@
 
 The boundary between the true class and a target is linearised at the iterate; the iterate and
 the clean image are both projected on to it inside [0, 1], and the next iterate lies between the
-two. Targets are the most likely wrong classes, one after another.
+two. Targets are the most likely wrong classes.
 """
+
+from collections.abc import Iterator
+from dataclasses import dataclass
 
 import torch
 from torch import Tensor, nn
 
 from bilateral.attacks import ball
+from bilateral.attacks.apgd import ROWS, best_rows, broken_rows, likeliest_wrong
 from bilateral.attacks.ball import per_image
-from bilateral.attacks.losses import margin
+from bilateral.attacks.losses import fools, margin
 from bilateral.attacks.outcome import Attacked
 from bilateral.attacks.settings import FAB
 from bilateral.randomness import derive, fresh_keys, uniform
 
 
 def fab(
-    model: nn.Module, images: Tensor, labels: Tensor, settings: FAB, keys: Tensor | None = None
+    model: nn.Module,
+    images: Tensor,
+    labels: Tensor,
+    settings: FAB,
+    keys: Tensor | None = None,
+    slack: float = 0.0,
 ) -> Attacked:
     """Look for the nearest fooling point of each image; `fooled` if one lies within epsilon.
 
     An image leaves the batch at the first such point. What comes back for a survivor is the
     projection of its nearest fooling point on to the ball, or the clean image if there was none.
-    The caller puts the model into eval mode.
+    Targets run together where APGD's `ROWS` allow it. The caller puts the model into eval mode.
     """
     clean = images.detach()
     if keys is None:
         keys = fresh_keys(len(images), images.device)
     with torch.no_grad():
         reference = model(clean).float()
-    fooled = reference.argmax(1) != labels
+    fooled = fools(reference, labels, slack)
     result, distances = clean.clone(), torch.full_like(labels, torch.inf, dtype=clean.dtype)
     forwards, backwards = len(labels), 0
-    count = min(settings.targets, reference.shape[1] - 1)
-    targets = reference.scatter(1, labels[:, None], -torch.inf).topk(count, 1).indices
-    for attempt in range(settings.restarts * count):
-        left = (~fooled).nonzero().squeeze(1)
-        if not len(left):
-            break
-        start = clean[left]
-        if attempt >= count:
-            radius = distances[left].clamp_max(settings.epsilon) / 2
-            start = _sphere_point(start, radius, derive(keys[left], attempt))
-        target = targets[left, attempt % count]
-        run, lengths = _towards(model, start, clean[left], labels[left], target, settings)
-        nearer = run.fooled | (lengths < distances[left])
-        result[left[nearer]] = run.images[nearer]
-        distances[left] = torch.minimum(distances[left], lengths)
-        fooled[left] = run.fooled
-        forwards, backwards = forwards + run.forwards, backwards + run.backwards
+    targets = likeliest_wrong(reference, labels, settings.targets)
+    attempts = range(settings.restarts * targets.shape[1])
+    limit = ROWS.get(images.device.type, 1)
+    while attempts and len(left := (~fooled).nonzero().squeeze(1)):
+        group = attempts[: max(1, limit // len(left))]
+        walk = _start(left, group, clean, labels, targets, settings, keys)
+        try:
+            for broken, points in _walk(model, walk, settings, slack):
+                result[broken], fooled[broken] = points, True
+        except torch.OutOfMemoryError:
+            if len(group) == 1:
+                raise
+            limit = 1
+            continue
+        finally:
+            forwards, backwards = forwards + walk.forwards, backwards + walk.backwards
+        rows = best_rows(-walk.length, len(group))
+        rows = rows[walk.length[rows] < distances[walk.place[rows]]]
+        survivors = walk.place[rows]
+        result[survivors], distances[survivors] = walk.nearest[rows], walk.length[rows]
+        attempts = attempts[len(group) :]
     return Attacked(result, fooled, forwards, backwards, reference)
 
 
-def _sphere_point(clean: Tensor, radius: Tensor, keys: Tensor) -> Tensor:
+@dataclass
+class _Walk:
+    """What is known of each row: of an attempt on the image at `place`, attempt by attempt.
+
+    `nearest` is the nearest fooling point so far and `length` its distance, infinite if none.
+    """
+
+    attempts: int
+    place: Tensor
+    clean: Tensor
+    labels: Tensor
+    targets: Tensor
+    current: Tensor
+    nearest: Tensor
+    length: Tensor
+    forwards: int = 0
+    backwards: int = 0
+
+    def keep(self, rows: Tensor) -> None:
+        """Drop all other rows."""
+        for name, value in vars(self).items():
+            if isinstance(value, Tensor):
+                setattr(self, name, value[rows])
+
+
+def _start(
+    left: Tensor,
+    attempts: range,
+    clean: Tensor,
+    labels: Tensor,
+    targets: Tensor,
+    settings: FAB,
+    keys: Tensor,
+) -> _Walk:
+    """The images `left` on the first pass over the targets, on later ones points near them.
+
+    Such a point lies at half the distance of the nearest fooling one, at most half of epsilon: of
+    an image that is left, every fooling point lies outside the ball.
+    """
+    count = targets.shape[1]
+    place, unmoved = left.repeat(len(attempts)), clean[left]
+    starts = [
+        unmoved
+        if attempt < count
+        else _sphere_point(unmoved, settings.epsilon / 2, derive(keys[left], attempt))
+        for attempt in attempts
+    ]
+    return _Walk(
+        attempts=len(attempts),
+        place=place,
+        clean=clean[place],
+        labels=labels[place],
+        targets=torch.cat([targets[left, attempt % count] for attempt in attempts]),
+        current=torch.cat(starts),
+        nearest=clean[place],
+        length=torch.full_like(place, torch.inf, dtype=clean.dtype),
+    )
+
+
+def _sphere_point(clean: Tensor, radius: float, keys: Tensor) -> Tensor:
     """A random point at L-inf distance `radius` from each image, clipped to [0, 1]."""
     noise = 2 * uniform(keys, tuple(clean.shape[1:])).to(clean.dtype) - 1
     scale = radius / noise.abs().flatten(1).amax(1).clamp_min(1e-30)
     return (clean + noise * per_image(scale, clean)).clamp(0, 1)
 
 
-def _towards(
-    model: nn.Module,
-    current: Tensor,
-    clean: Tensor,
-    labels: Tensor,
-    targets: Tensor,
-    settings: FAB,
-) -> tuple[Attacked, Tensor]:
-    """One run towards one target from `current`, and the distance of the nearest fooling point.
+def _walk(
+    model: nn.Module, walk: _Walk, settings: FAB, slack: float
+) -> Iterator[tuple[Tensor, Tensor]]:
+    """Run the attempts to their end; yields the places and points of images as they break.
 
-    The paper's final search shrinks that point along its line to the clean image; only the ball
-    counts here, so its projection on to the ball is tried instead, in one forward pass.
+    The paper's final search shrinks the nearest point along its line to the clean image; only the
+    ball counts here, so its projection on to the ball is tried instead, in one forward pass.
     """
-    result, fooled = clean.clone(), torch.zeros_like(labels, dtype=torch.bool)
-    lengths = torch.full_like(labels, torch.inf, dtype=clean.dtype)
-    place = torch.arange(len(labels), device=labels.device)
-    nearest, nearest_length = clean, lengths
-    forwards = backwards = 0
     for _ in range(settings.steps):
-        value, normal = _boundary(model, current, labels, targets)
-        current = _step(current, clean, value, normal, settings)
-        with torch.no_grad():
-            wrong = model(current).argmax(1) != labels
-        forwards, backwards = forwards + 2 * len(labels), backwards + len(labels)
-        length = (current - clean).abs().flatten(1).amax(1)
-        nearer = wrong & (length < nearest_length)
-        nearest = torch.where(per_image(nearer, clean), current, nearest)
-        nearest_length = torch.where(nearer, length, nearest_length)
-        broken = wrong & ball.inside(current, clean, settings.epsilon)
-        if bool(broken.any()):
-            done = place[broken]
-            result[done], lengths[done], fooled[done] = current[broken], length[broken], True
-            stay = ~broken
-            place, clean, labels, targets = place[stay], clean[stay], labels[stay], targets[stay]
-            current, wrong = current[stay], wrong[stay]
-            nearest, nearest_length = nearest[stay], nearest_length[stay]
-            if not len(place):
-                return Attacked(result, fooled, forwards, backwards), lengths
-        retreated = torch.lerp(clean, current, settings.retreat)
-        current = torch.where(per_image(wrong, clean), retreated, current)
-    projected = ball.project(nearest, clean, settings.epsilon)
+        value, normal = _boundary(model, walk)
+        current = _step(walk.current, walk.clean, value, normal, settings)
+        wrong = _fools(model, walk, current, slack)
+        length = (current - walk.clean).abs().flatten(1).amax(1)
+        nearer = wrong & (length < walk.length)
+        walk.nearest = torch.where(per_image(nearer, current), current, walk.nearest)
+        walk.length = torch.where(nearer, length, walk.length)
+        retreated = torch.lerp(walk.clean, current, settings.retreat)
+        walk.current = torch.where(per_image(wrong, current), retreated, current)
+        broken = wrong & ball.inside(current, walk.clean, settings.epsilon)
+        if rows := broken_rows(broken, walk.attempts):
+            found, stay = rows
+            yield walk.place[found], current[found]
+            walk.keep(stay)
+            if not len(walk.place):
+                return
+    walk.nearest = ball.project(walk.nearest, walk.clean, settings.epsilon)
+    if rows := broken_rows(_fools(model, walk, walk.nearest, slack), walk.attempts):
+        found, stay = rows
+        yield walk.place[found], walk.nearest[found]
+        walk.keep(stay)
+
+
+def _fools(model: nn.Module, walk: _Walk, images: Tensor, slack: float) -> Tensor:
+    """Which rows of `images` the model gets wrong."""
     with torch.no_grad():
-        fooled[place] = model(projected).argmax(1) != labels
-    result[place], lengths[place] = projected, nearest_length
-    return Attacked(result, fooled, forwards + len(labels), backwards), lengths
+        logits = model(images).float()
+    walk.forwards += len(images)
+    return fools(logits, walk.labels, slack)
 
 
-def _boundary(
-    model: nn.Module, images: Tensor, labels: Tensor, targets: Tensor
-) -> tuple[Tensor, Tensor]:
-    """Target logit minus true logit at the images, and its gradient."""
+def _boundary(model: nn.Module, walk: _Walk) -> tuple[Tensor, Tensor]:
+    """Target logit minus true logit at the current images, and its gradient."""
     with torch.enable_grad():
-        images = images.detach().requires_grad_()
-        value = margin(model(images).float(), labels, targets)
+        images = walk.current.detach().requires_grad_()
+        value = margin(model(images).float(), walk.labels, walk.targets)
         (gradient,) = torch.autograd.grad(value.sum(), images)
+    walk.forwards, walk.backwards = walk.forwards + len(value), walk.backwards + len(value)
     return value.detach(), gradient
 
 

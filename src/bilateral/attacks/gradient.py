@@ -37,19 +37,21 @@ def gradient_attack(
     settings: GradientAttack,
     keys: Tensor | None = None,
     reference: Tensor | None = None,
+    slack: float = 0.0,
 ) -> Attacked:
     """Attack `images` inside the ball of `settings.epsilon`.
 
     `keys` decide the noise image by image. `reference` are the logits that choose the targets
     (without them the first iterate's do). With `iterate = any` an image leaves the batch as soon
     as an iterate fools the model, and what it was then is returned; `fooled` says which did.
-    With `iterate = last` nothing is tested and `fooled` is all false. The caller puts the model
-    into the mode it wants (`untouched`) and chooses the precision by autocast.
+    With `iterate = last` nothing is tested and `fooled` is all false; `slack` says how clearly an
+    iterate must fool (`losses.fools`). The caller puts the model into the mode it wants
+    (`untouched`) and chooses the precision by autocast.
     """
     clean = images.detach()
     if keys is None:
         keys = fresh_keys(len(images), images.device)
-    result = _one_start(model, clean, labels, settings, keys, reference)
+    result = _one_start(model, clean, labels, settings, keys, reference, slack)
     for restart in range(1, settings.restarts):
         left = (~result.fooled).nonzero().squeeze(1)
         if not len(left):
@@ -61,6 +63,7 @@ def gradient_attack(
             settings,
             derive(keys[left], 100 + restart),
             None if reference is None else reference[left],
+            slack,
         )
         result.images[left], result.fooled[left] = again.images, again.fooled
         result = result._replace(
@@ -77,6 +80,7 @@ def _one_start(
     settings: GradientAttack,
     keys: Tensor,
     reference: Tensor | None,
+    slack: float,
 ) -> Attacked:
     current = clean
     if settings.random_start:
@@ -104,7 +108,7 @@ def _one_start(
         current = current.detach()
         forwards, backwards = forwards + len(labels), backwards + len(labels)
         if testing:
-            broken = logits.detach().argmax(1) != labels
+            broken = losses.fools(logits.detach(), labels, slack)
             if step == 0 and settings.random_start:
                 broken &= ball.inside(current, clean, settings.epsilon)
             if bool(broken.any()):
@@ -126,7 +130,7 @@ def _one_start(
         current = ball.project(moved, clean, settings.epsilon)
     if testing:
         with torch.no_grad():
-            broken = model(current).argmax(1) != labels
+            broken = losses.fools(model(current).float(), labels, slack)
         forwards += len(labels)
         result[place], fooled[place] = current, broken
     else:

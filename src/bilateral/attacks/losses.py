@@ -25,6 +25,17 @@ def cross_entropy(logits: Tensor, labels: Tensor, targets: Tensor | None) -> Ten
     return -F.cross_entropy(logits, targets, reduction="none")
 
 
+def fools(logits: Tensor, labels: Tensor, slack: float = 0.0) -> Tensor:
+    """Which images are given a wrong class, by more than `slack` times their largest logit.
+
+    A search in low precision asks for more than a rounding error, so that what it finds holds.
+    """
+    wrong = logits.argmax(1) != labels
+    if slack == 0:
+        return wrong
+    return wrong & (margin(logits, labels, None) > slack * logits.abs().amax(1))
+
+
 def margin(
     logits: Tensor, labels: Tensor, targets: Tensor | None, cap: float | None = None
 ) -> Tensor:

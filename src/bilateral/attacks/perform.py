@@ -30,18 +30,26 @@ from bilateral.models.external import load_function
 
 
 def perform(
-    model: nn.Module, images: Tensor, labels: Tensor, settings: AttackSettings, keys: Tensor
+    model: nn.Module,
+    images: Tensor,
+    labels: Tensor,
+    settings: AttackSettings,
+    keys: Tensor,
+    slack: float = 0.0,
 ) -> Attacked:
-    """Run an attack; the caller has put the model into eval mode and chosen the precision."""
+    """Run an attack; the caller has put the model into eval mode and chosen the precision.
+
+    `slack` says how clearly an image must fool before the search leaves it (`losses.fools`).
+    """
     match settings:
         case GradientAttack():
-            return _gradient(model, images, labels, settings, keys)
+            return _gradient(model, images, labels, settings, keys, slack)
         case APGD():
-            return apgd(model, images, labels, settings, keys)
+            return apgd(model, images, labels, settings, keys, slack)
         case Square():
-            return square(model, images, labels, settings, keys)
+            return square(model, images, labels, settings, keys, slack)
         case FAB():
-            return fab(model, images, labels, settings, keys)
+            return fab(model, images, labels, settings, keys, slack)
         case SPSA():
             return spsa(model, images, labels, settings, keys)
         case CarliniWagner():
@@ -54,14 +62,19 @@ def perform(
 
 
 def _gradient(
-    model: nn.Module, images: Tensor, labels: Tensor, settings: GradientAttack, keys: Tensor
+    model: nn.Module,
+    images: Tensor,
+    labels: Tensor,
+    settings: GradientAttack,
+    keys: Tensor,
+    slack: float,
 ) -> Attacked:
     """The gradient loop, its targets chosen at the clean image."""
     if settings.target in ("none", "random") or not settings.random_start:
-        return gradient_attack(model, images, labels, settings, keys)
+        return gradient_attack(model, images, labels, settings, keys, slack=slack)
     with torch.no_grad():
         reference = model(images).float()
-    found = gradient_attack(model, images, labels, settings, keys, reference)
+    found = gradient_attack(model, images, labels, settings, keys, reference, slack)
     return found._replace(forwards=found.forwards + len(labels))
 
 

@@ -5,6 +5,7 @@ place is set to one sign per channel, and kept where that increases the margin. 
 """
 
 import math
+from dataclasses import dataclass
 
 import torch
 from torch import Tensor, nn
@@ -16,6 +17,13 @@ from bilateral.randomness import derive, fresh_keys, integers, uniform
 
 HALVINGS = (10, 50, 200, 500, 1000, 2000, 4000, 6000, 8000)
 """The queries, out of ten thousand, after which the squares' share of the pixels halves."""
+LOOK = {"cuda": 10}
+"""After how many queries the host looks which images are broken, by device; elsewhere after each.
+
+A GPU has to be waited for. Until then a broken image is queried in vain; nothing else changes.
+"""
+DRAWN = 50
+"""For how many queries squares are drawn at once."""
 _START = 400  # the first of the numbers from which searches derive their keys
 
 
@@ -25,11 +33,12 @@ def square(
     labels: Tensor,
     settings: Square,
     keys: Tensor | None = None,
+    slack: float = 0.0,
 ) -> Attacked:
     """Attack `images` inside the ball of `settings.epsilon`.
 
-    An image leaves the batch the moment a query fools the model, and that query is returned; of
-    a survivor it is the one of largest margin. `keys` decide stripes, places and signs image by
+    An image leaves the batch once a query fools the model (see `LOOK`), and that query is returned;
+    of a survivor it is the one of largest margin. `keys` decide stripes, places and signs image by
     image. The caller puts the model into eval mode and chooses the precision by autocast.
     """
     clean = images.detach()
@@ -37,7 +46,7 @@ def square(
         keys = fresh_keys(len(images), images.device)
     with torch.no_grad():
         reference = model(clean).float()
-        result, fooled = clean.clone(), reference.argmax(1) != labels
+        result, fooled = clean.clone(), losses.fools(reference, labels, slack)
         largest_margin = torch.full_like(reference[:, 0], -torch.inf)
         forwards = len(labels)
         for restart in range(settings.restarts):
@@ -46,7 +55,7 @@ def square(
                 break
             restart_keys = derive(keys[left], _START + restart)
             found, margins, queries = _search(
-                model, clean[left], labels[left], settings, restart_keys
+                model, clean[left], labels[left], settings, restart_keys, slack
             )
             better = margins > largest_margin[left]
             result[left[better]] = found[better]
@@ -64,75 +73,102 @@ def side_length(query: int, settings: Square, height: int, width: int) -> int:
 
 
 def _search(
-    model: nn.Module, clean: Tensor, labels: Tensor, settings: Square, keys: Tensor
+    model: nn.Module,
+    clean: Tensor,
+    labels: Tensor,
+    settings: Square,
+    keys: Tensor,
+    slack: float,
 ) -> tuple[Tensor, Tensor, int]:
     """One search: the best images, their margins (infinite where they fool), the images queried."""
-    height, width = clean.shape[2:]
-    current = _stripes(clean, settings.epsilon, keys)
+    look, forwards = LOOK.get(clean.device.type, 1), 0
+    low, high = (ball.project(clean + end, clean, settings.epsilon) for end in (-1, 1))
+    current = _stripes(low, high, keys)
     best = torch.full(labels.shape, -torch.inf, device=clean.device)
     result, margins = current.clone(), torch.full_like(best, torch.inf)
-    place = torch.arange(len(labels), device=labels.device)
-    forwards = 0
+    place, fooled = torch.arange(len(labels), device=labels.device), torch.zeros_like(best) > 0
     for query in range(settings.queries):
-        if query:
-            side = side_length(query, settings, height, width)
-            window, proposal = _propose(clean, current, side, settings.epsilon, derive(keys, query))
-            before = current[window]
-            current[window] = proposal
-        logits = model(current).float()
+        if query % DRAWN == 0:
+            squares = _draw(query, settings, clean, keys)
+        proposal = _propose(current, low, high, squares, query % DRAWN) if query else current
+        logits = model(proposal).float()
         forwards += len(logits)
-        broken = logits.argmax(1) != labels
-        margin = losses.margin(logits, labels, None)
-        kept = broken | (margin > best)
+        margin, broken = losses.margin(logits, labels, None), losses.fools(logits, labels, slack)
+        kept = (broken | (margin > best)) & ~fooled
         best = torch.where(kept, margin, best)
-        if query:
-            current[window] = torch.where(kept[:, None, None, None], proposal, before)
-        stay = (~broken).nonzero().squeeze(1)
-        if len(stay) < len(broken):
-            result[place[broken]] = current[broken]
-            place, clean, labels, keys = place[stay], clean[stay], labels[stay], keys[stay]
-            current, best = current[stay], best[stay]
+        current = torch.where(ball.per_image(kept, current), proposal, current)
+        fooled = fooled | broken
+        if (query + 1) % look and query + 1 < settings.queries:
+            continue
+        stay = (~fooled).nonzero().squeeze(1)
+        if len(stay) == len(fooled):
+            continue
+        result[place[fooled]] = current[fooled]
         if not len(stay):
-            break
+            return result, margins, forwards
+        place, clean, labels, keys = place[stay], clean[stay], labels[stay], keys[stay]
+        low, high, current, best = low[stay], high[stay], current[stay], best[stay]
+        squares, fooled = squares.keep(stay), fooled[stay]
     result[place], margins[place] = current, best
     return result, margins, forwards
 
 
-def _stripes(clean: Tensor, epsilon: float, keys: Tensor) -> Tensor:
-    """The start: a random sign for every column of every channel."""
-    signs = 2 * integers(keys, 2, (clean.shape[1], 1, clean.shape[3])) - 1
-    return _corner(clean, epsilon, signs)
+def _stripes(low: Tensor, high: Tensor, keys: Tensor) -> Tensor:
+    """The start: a random end of the ball for every column of every channel."""
+    return torch.where(integers(keys, 2, (low.shape[1], 1, low.shape[3])) > 0, high, low)
 
 
-def _corner(clean: Tensor, epsilon: float, signs: Tensor) -> Tensor:
-    """The corner of the ball that the signs point to."""
-    return ball.project(clean + epsilon * signs.to(clean.dtype), clean, epsilon)
+@dataclass(frozen=True)
+class _Squares:
+    """Masks of the next queries' squares, query by query and image by image.
 
-
-def _propose(
-    clean: Tensor, current: Tensor, side: int, epsilon: float, keys: Tensor
-) -> tuple[tuple[Tensor, ...], Tensor]:
-    """A square at a random place of each image, as an index, and its new pixels.
-
-    Where the drawn signs would change nothing, the sign of one random channel is turned, so that
-    no query is spent on an image already known.
+    The rows and the columns of a square, the channels that it sets to the ball's upper end, and
+    the one channel to set otherwise if that would change nothing.
     """
-    count, channels, height, width = clean.shape
-    images, colours, offsets = (
-        torch.arange(size, device=clean.device) for size in (count, channels, side)
+
+    rows: Tensor
+    columns: Tensor
+    raised: Tensor
+    turned: Tensor
+
+    def keep(self, images: Tensor) -> "_Squares":
+        """Those of some images."""
+        masks = (self.rows, self.columns, self.raised, self.turned)
+        return _Squares(*(mask[:, images] for mask in masks))
+
+
+def _draw(first: int, settings: Square, clean: Tensor, keys: Tensor) -> _Squares:
+    """The squares of the queries from `first` on, drawn at once: few launches on a GPU."""
+    channels, height, width = clean.shape[1:]
+    queries = range(first, first + DRAWN)
+    sides = [side_length(query, settings, height, width) for query in queries]
+    side = torch.tensor(sides, device=clean.device)[:, None, None]
+    draws = uniform(derive(keys, first), (DRAWN, 3 + channels)).transpose(0, 1)
+
+    def span(draw: Tensor, size: int) -> Tensor:
+        """`side` places in a row out of `size`."""
+        start = (draw * (size - side + 1)).long()
+        place = torch.arange(size, device=clean.device)
+        return (place >= start) & (place < start + side)
+
+    turned = torch.arange(channels, device=clean.device) == (draws[..., 2:3] * channels).long()
+    return _Squares(
+        rows=span(draws[..., :1], height)[:, :, None, :, None],
+        columns=span(draws[..., 1:2], width)[:, :, None, None],
+        raised=(draws[..., 3:] >= 0.5)[..., None, None],
+        turned=turned[..., None, None],
     )
-    draws = uniform(keys, (3 + channels,))
-    top = (draws[:, :1] * (height - side + 1)).long() + offsets
-    left = (draws[:, 1:2] * (width - side + 1)).long() + offsets
-    window = (
-        images[:, None, None, None],
-        colours[:, None, None],
-        top[:, None, :, None],
-        left[:, None, None, :],
-    )
-    centre = clean[window]
-    signs = torch.where(draws[:, 3:] < 0.5, -1, 1)[:, :, None, None]
-    unchanged = (_corner(centre, epsilon, signs) == current[window]).flatten(1).all(1)
-    turned = unchanged[:, None] & (colours == (draws[:, 2:3] * channels).long())
-    signs = torch.where(turned[:, :, None, None], -signs, signs)
-    return window, _corner(centre, epsilon, signs)
+
+
+def _propose(current: Tensor, low: Tensor, high: Tensor, squares: _Squares, query: int) -> Tensor:
+    """The current images with a square each set to one end of the ball a channel.
+
+    Where that would change nothing, one random channel is set to its other end, so that no query
+    is spent on an image already known.
+    """
+    inside = squares.rows[query] & squares.columns[query]
+    raised = squares.raised[query]
+    changes = (torch.where(raised, high, low) != current) & inside
+    unchanged = ~changes.flatten(1).any(1)
+    raised = raised ^ (squares.turned[query] & ball.per_image(unchanged, current))
+    return torch.where(inside, torch.where(raised, high, low), current)

@@ -54,10 +54,11 @@ def _one_step(target: Target, random_start: bool) -> Callable[[float], GradientA
 
 
 def _pgd(steps: int, suffixes: tuple[str, ...] = ()) -> Callable[[float], GradientAttack]:
+    pixels = [suffix.removeprefix("step") for suffix in suffixes if suffix.startswith("step")]
     return lambda epsilon: GradientAttack(
         epsilon=epsilon,
         steps=steps,
-        step_size=epsilon / 4,
+        step_size=float(pixels[-1]) / 255 if pixels else epsilon / 4,
         random_start="nors" not in suffixes,
         clip_start=True,
         loss="margin" if "cw" in suffixes else "cross-entropy",
@@ -84,6 +85,14 @@ ATTACKS: dict[str, AttackEntry] = {
     "pgd7-nors": AttackEntry("PGD-7 without random start", _pgd(7, ("nors",)), True),
     "pgd10": AttackEntry("PGD, 10 steps", _pgd(10), True),
     "pgd10-rd": AttackEntry("PGD-10 to a random class", _pgd(10, ("rd",)), True),
+    "pgd10-step1.6": AttackEntry(
+        "PGD-10, steps of 1.6/255: ImageNet", _pgd(10, ("step1.6",)), True
+    ),
+    "pgd10-step1.6-rd": AttackEntry(
+        "the same to a random class", _pgd(10, ("step1.6", "rd")), True
+    ),
+    "pgd100-step1": AttackEntry("PGD-100, steps of 1/255: ImageNet", _pgd(100, ("step1",)), True),
+    "pgd100-step1-rd": AttackEntry("the same to a random class", _pgd(100, ("step1", "rd")), True),
     "pgd20": AttackEntry("PGD, 20 steps", _pgd(20), True),
     "pgd20-cw": AttackEntry("PGD-20 on the margin (CW) loss", _pgd(20, ("cw",)), True),
     "pgd100": AttackEntry("PGD, 100 steps", _pgd(100), True),
@@ -132,10 +141,12 @@ ENSEMBLES: dict[str, Ensemble] = {
     ),
 }
 
-PATTERN = "pgdK[-cw][-rd][-nors]"
-PATTERN_SUMMARY = "any K; -cw: margin loss, -rd: random target, -nors: no random start"
+PATTERN = "pgdK[-cw][-rd][-nors][-stepS]"
+PATTERN_SUMMARY = (
+    "any K; -cw: margin loss, -rd: random target, -nors: no random start, -stepS: steps of S/255"
+)
 
-_PGD = re.compile(r"pgd([1-9][0-9]{0,4})((?:-(?:cw|rd|nors))*)")
+_PGD = re.compile(r"pgd([1-9][0-9]{0,4})((?:-(?:cw|rd|nors|step[0-9]{1,3}(?:\.[0-9]+)?))*)")
 
 
 def attack_named(name: str, epsilon: float) -> AttackSettings:

@@ -92,7 +92,7 @@ def robust_flags(
             break
         clean, truth = images[todo], labels[todo]
         with untouched(stage.model), exact_float32(), autocast(images.device, stage.bfloat16):
-            found = perform(stage.model, clean, truth, settings, keys[todo])
+            found = perform(stage.model, clean, truth, settings, keys[todo], stage.slack)
         wrong = predictions(model, found.images) != truth
         broken = wrong & inside(found.images, clean, epsilon)
         forwards += found.forwards + len(truth)
