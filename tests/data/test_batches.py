@@ -6,7 +6,14 @@ import torch
 from torch.nn import functional as F
 
 from bilateral.config import Data
-from bilateral.data.batches import Batches, as_floats, shift_and_mirror
+from bilateral.data.batches import (
+    Batches,
+    as_floats,
+    augment,
+    augmentation_keys,
+    epoch_order,
+    shift_and_mirror,
+)
 from bilateral.data.datasets import Split
 from bilateral.data.subsets import balanced_subset, per_class_subset
 from bilateral.errors import UserError
@@ -22,8 +29,16 @@ def split():
     return Split(pixels, labels.astype(np.int64), tuple("abcde"))
 
 
-def batches(split, **fields):
-    return Batches(split, Data(**{"augment": "crop-flip", **fields}), 10, 3, CPU)
+def batches(split, **share):
+    return Batches(split, 10, 3, CPU, **share)
+
+
+def augmented(made, epoch=0, first_step=0, **fields):
+    """The images of an epoch's batches as a step sees them."""
+    settings = Data(**{"augment": "crop-flip", **fields})
+    for step, batch in enumerate(made.epoch(epoch, first_step), start=first_step):
+        keys = torch.tensor(augmentation_keys(made.seed, epoch, step))
+        yield augment(batch, settings, batch.pixels.shape[-1], keys)
 
 
 def test_an_epoch_shows_each_image_at_most_once(split):
@@ -31,22 +46,32 @@ def test_an_epoch_shows_each_image_at_most_once(split):
     numbers = torch.cat([batch.numbers for batch in made.epoch(0)])
     assert len(numbers) == made.steps * 10 == 100
     assert len(numbers.unique()) == 100
-    assert not torch.equal(made.order(0), made.order(1))
+    assert not torch.equal(epoch_order(103, 3, 0), epoch_order(103, 3, 1))
 
 
 def test_going_on_within_an_epoch_changes_nothing(split):
-    whole = list(batches(split).epoch(2))
-    rest = list(batches(split).epoch(2, first_step=6))
+    whole = list(augmented(batches(split), 2))
+    rest = list(augmented(batches(split), 2, first_step=6))
     assert len(rest) == 4
     for one, other in zip(whole[6:], rest, strict=True):
-        assert torch.equal(one.images, other.images)
-        assert torch.equal(one.labels, other.labels)
+        assert torch.equal(one, other)
+
+
+def test_shares_of_processes_make_up_the_batch(split):
+    """No image twice, none left out, and each augmented as it would be by one process."""
+    whole, parts = batches(split), [batches(split, rank=rank, world=2) for rank in (0, 1)]
+    for batch, *shares in zip(whole.epoch(1), *(part.epoch(1) for part in parts), strict=True):
+        assert [len(share.numbers) for share in shares] == [5, 5]
+        assert torch.equal(torch.stack([s.numbers for s in shares], 1).flatten(), batch.numbers)
+    together = torch.stack([torch.stack(list(augmented(part, 1))) for part in parts], 2)
+    assert torch.equal(together.flatten(1, 2), torch.stack(list(augmented(whole, 1))))
 
 
 def test_images_without_augmentation_are_the_pixels(split):
-    batch = next(batches(split, augment="none").epoch(0))
+    batch = next(batches(split).epoch(0))
+    images = next(augmented(batches(split), augment="none"))
     expected = torch.from_numpy(split.pixels[batch.numbers.numpy()]).permute(0, 3, 1, 2) / 255
-    assert torch.equal(batch.images, expected)
+    assert torch.equal(images, expected)
     assert torch.equal(batch.labels, torch.from_numpy(split.labels)[batch.numbers])
 
 
@@ -69,8 +94,8 @@ def test_mirroring_is_decided_as_asked(split):
 
     def mirrored(**fields):
         """For each batch, which images run downwards."""
-        made = batches(ramp, **fields).epoch(0)
-        return [batch.images[:, 0, 8, 7] > batch.images[:, 0, 8, 8] for batch in made]
+        made = augmented(batches(ramp), **fields)
+        return [images[:, 0, 8, 7] > images[:, 0, 8, 8] for images in made]
 
     by_image = mirrored()
     assert any(0 < int(flags.sum()) < 10 for flags in by_image)
@@ -85,8 +110,8 @@ def test_crops_reach_every_shift():
     pixels[:, 4, 4] = 255
     one = Split(pixels, np.zeros(2000, dtype=np.int64), ("a",))
     found = set()
-    for batch in Batches(one, Data(augment="crop"), 500, 0, CPU).epoch(0):
-        found |= {tuple(place.tolist()[2:]) for place in (batch.images == 1).nonzero()}
+    for images in augmented(Batches(one, 500, 0, CPU), augment="crop"):
+        found |= {tuple(place.tolist()[2:]) for place in (images == 1).nonzero()}
     assert found == {(row, column) for row in range(8) for column in range(8)}
 
 

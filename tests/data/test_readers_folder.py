@@ -189,8 +189,19 @@ def test_different_sizes_need_an_image_size(tmp_path: Path) -> None:
         load_folder(tmp_path, "test", 0)
 
 
-def test_too_much_for_memory(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(readers_folder, "MEMORY_LIMIT", 1000)
+def test_what_is_too_much_for_memory_is_streamed(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     one_set(tmp_path, 6)
-    with pytest.raises(UserError, match="10 images of 6x6 need 0 GiB"):
-        load_folder(tmp_path, "train", None)
+    kept = load_folder(tmp_path, "train", None)
+    assert not kept.streamed
+    monkeypatch.setattr(readers_folder, "MEMORY_LIMIT", kept.pixels.nbytes - 1)
+    found = load(f"folder:{tmp_path}", "train")
+    assert found.streamed and found.pixels.shape == kept.pixels.shape == (10, 6, 6, 3)
+    assert found.image_values == kept.image_values == 108
+    np.testing.assert_array_equal(found.pixels[:], kept.pixels)
+    np.testing.assert_array_equal(found.labels, kept.labels)
+    assert not load(f"folder:{tmp_path}", "train", streamed=False).streamed
+    monkeypatch.setattr(readers_folder, "MEMORY_LIMIT", kept.pixels.nbytes)
+    assert not load_folder(tmp_path, "train", None).streamed
+    assert load_folder(tmp_path, "train", None, streamed=True).streamed

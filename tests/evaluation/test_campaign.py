@@ -9,9 +9,13 @@ import time
 import numpy as np
 import pytest
 import torch
+from PIL import Image
 
+from bilateral.cli import main
 from bilateral.config import Data
+from bilateral.data import readers_folder
 from bilateral.data.datasets import load
+from bilateral.data.photographs import Photographs
 from bilateral.errors import UserError
 from bilateral.evaluation import campaign as campaign_module
 from bilateral.evaluation.campaign import evaluate_target
@@ -212,6 +216,84 @@ def test_an_attack_of_ones_own(target, tmp_path):
     assert corner <= nothing
     with pytest.raises(UserError, match="not images of"):
         evaluate_target(target, [f"{tmp_path}/mine.py:wrong"], EPSILON, 10, CPU)
+
+
+@pytest.fixture
+def photographs(tmp_path):
+    """A folder of JPEGs of several sizes, and a model that tells its classes apart by colour."""
+    generator = np.random.default_rng(0)
+    for number in range(30):
+        file = tmp_path / "pictures" / "val" / "abc"[number // 10] / f"{number:02d}.jpg"
+        file.parent.mkdir(parents=True, exist_ok=True)
+        pixels = generator.integers(0, 120, (20 + number, 40 - number, 3), dtype=np.uint8)
+        pixels[..., number // 10] += 5 * (number % 10 + 1)
+        Image.fromarray(pixels).save(file)
+    (tmp_path / "own.py").write_text(
+        "import torch\n"
+        "class Own(torch.nn.Module):\n"
+        "    def forward(self, x):\n"
+        "        return 20 * x.mean((2, 3)) + 5 * x[:, :, 3, 3]\n"
+        "def build():\n    return Own()\n"
+    )
+    return tmp_path
+
+
+def evaluate_photographs(folder, out, *words):
+    words = ["--data", f"folder:{folder}/pictures", "--image-size", "8", "--quiet", *words]
+    return main(["evaluate", f"{folder}/own.py:build", "--out", str(out), *words])
+
+
+def test_photographs_streamed_have_the_flags_of_those_in_memory(photographs, monkeypatch, capsys):
+    """The same folder, read at once or batch by batch; kept images verify in both readings."""
+    words = ["--attacks", "pgd5,apgd", "--epsilon", "4/255", "--batch-size", "7", "--json"]
+    words += ["--save-adversarial"]
+    decoded = []
+    real = Photographs.picture
+
+    def noted(self, number):
+        decoded.append(number)
+        return real(self, number)
+
+    monkeypatch.setattr(Photographs, "picture", noted)
+    entries, flags = [], []
+    for place, limit in enumerate((2**30, 0)):
+        decoded.clear()
+        monkeypatch.setattr(readers_folder, "MEMORY_LIMIT", limit)
+        out = RunFolder(photographs / f"results{place}")
+        assert evaluate_photographs(photographs, out.path, *words) == 0
+        entries.append(json.loads(capsys.readouterr().out))
+        files = [json.loads(out.attack(name, "4/255").read_text()) for name in ("pgd5", "apgd")]
+        flags.append([(file["images"], file["robust"]) for file in files])
+    assert flags[0] == flags[1]
+    assert 0 < sum(flags[0][0][1]) < 30
+    one, other = ({**entry, "attacks": None, "data_digest": ""} for entry in entries)
+    assert one == other
+    survivors = sum(files[1]["members"]["apgd-ce"]["robust"])
+    # The guards' and four to begin with; then each batch once: clean, pgd5, apgd-ce, apgd-t.
+    assert len(decoded) == 30 + 4 + 3 * 30 + survivors
+    kept = out.adversarial("pgd5", "4/255")
+    assert main(["verify", str(kept), "--target", f"{photographs}/own.py:build", "--json"]) == 0
+    assert json.loads(capsys.readouterr().out)["claim_holds"] is True
+
+
+def test_a_changed_photograph_is_measured_anew(photographs, monkeypatch):
+    monkeypatch.setattr(readers_folder, "MEMORY_LIMIT", 0)
+    sizes = count_batches(monkeypatch)
+    out = photographs / "results"
+    for _ in range(2):
+        assert evaluate_photographs(photographs, out, "--attacks", "fgsm") == 0
+    assert sizes == [30]
+    Image.new("RGB", (20, 20)).save(photographs / "pictures" / "val" / "a" / "00.jpg")
+    assert evaluate_photographs(photographs, out, "--attacks", "fgsm") == 0
+    assert sizes == [30, 30]
+
+
+def test_a_corrupt_photograph_is_one_line_and_exit_2(photographs, monkeypatch, capsys):
+    monkeypatch.setattr(readers_folder, "MEMORY_LIMIT", 0)
+    (photographs / "pictures" / "val" / "b" / "14.jpg").write_bytes(b"broken")
+    assert evaluate_photographs(photographs, photographs / "out", "--attacks", "fgsm") == 2
+    said = capsys.readouterr()
+    assert "14.jpg is not a readable image" in said.err and said.err.count("\n") == 1
 
 
 def test_a_killed_evaluation_goes_on_with_the_same_flags(run, tmp_path):

@@ -2,11 +2,14 @@
 
 import json
 
+import numpy as np
 import pytest
 import torch
+from PIL import Image
 
 from bilateral.attacks.table import attack_named
 from bilateral.cli import main
+from bilateral.data import readers_folder
 from bilateral.errors import UserError
 from bilateral.evaluation.robustness import noise_keys, predictions, robust_flags
 from bilateral.evaluation.transfer import transfer, transfer_members
@@ -123,6 +126,8 @@ def test_the_command_writes_what_it_prints(runs, monkeypatch, capsys):
     assert found["white_box"] == [two]  # spelled in two ways, one model
     pgd = found["attacks"]["pgd20"]
     assert pgd[two][two] < pgd[one][two] < found["clean"][two]
+    assert main(["evaluate", two, "--attacks", "fgsm", "--images", "100", "--quiet", "--json"]) == 0
+    assert found["clean"][two] == json.loads(capsys.readouterr().out)["clean_accuracy"]
 
     assert main(["transfer", *words, "--attacks", "fgsm", "--format", "markdown"]) == 0
     lines = capsys.readouterr().out.splitlines()
@@ -150,8 +155,6 @@ def test_bad_input_is_one_line_and_exit_2(runs, monkeypatch, capsys, words, mess
 
 
 def test_models_tested_on_different_images_are_refused(runs, tmp_path, monkeypatch, capsys):
-    from PIL import Image
-
     for place, name in enumerate(["cat", "dog"]):
         (tmp_path / "pictures" / name).mkdir(parents=True)
         for number in range(10):
@@ -167,6 +170,38 @@ def test_models_tested_on_different_images_are_refused(runs, tmp_path, monkeypat
     for target in ("runs/digits-r-mc-la/seed1", other):
         assert main(["transfer", "--sources", *sources, "--targets", target]) == 2
         assert "tested on different images" in capsys.readouterr().err
+
+
+def test_streamed_photographs_transfer_as_those_in_memory(tmp_path, monkeypatch, capsys):
+    generator = np.random.default_rng(0)
+    for number in range(40):
+        file = tmp_path / "pictures" / "val" / "ab"[number // 20] / f"{number:02d}.jpg"
+        file.parent.mkdir(parents=True, exist_ok=True)
+        pixels = generator.integers(0, 200, (9, 12, 3), dtype=np.uint8)
+        pixels[..., number // 20] += 25
+        Image.fromarray(pixels).save(file)
+    (tmp_path / "own.py").write_text(
+        "import torch\n"
+        "class Own(torch.nn.Module):\n"
+        "    def __init__(self, place):\n"
+        "        super().__init__()\n"
+        "        self.place = place\n"
+        "    def forward(self, x):\n"
+        "        return 20 * x.mean((2, 3))[:, :2] + x[:, :2, self.place, self.place]\n"
+        "def one(): return Own(1)\n"
+        "def two(): return Own(2)\n"
+    )
+    monkeypatch.chdir(tmp_path)
+    words = ["--sources", "own.py:one", "--targets", "own.py:one", "own.py:two", "--json"]
+    words += ["--data", "folder:pictures", "--image-size", "6", "--epsilon", "4/255", "--quiet"]
+    found = []
+    for limit in (2**30, 0):
+        monkeypatch.setattr(readers_folder, "MEMORY_LIMIT", limit)
+        assert main(["transfer", *words, "--batch-size", "15"]) == 0
+        found.append({**json.loads(capsys.readouterr().out), "seconds": 0})
+    assert found[0] == found[1]
+    attacked = found[0]["attacks"]["pgd20"]["own.py:one"]["own.py:two"]
+    assert attacked < found[0]["clean"]["own.py:two"]
 
 
 def test_a_softmax_is_refused_by_its_name(runs, monkeypatch, capsys):

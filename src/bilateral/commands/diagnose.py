@@ -61,7 +61,7 @@ def diagnose_target(
     console = Console(stderr=True, quiet=quiet, highlight=False, soft_wrap=True)
     place = choose_device(device)
     found = find_target(target, data, image_size, out, place)
-    limit_threads(place, found.split.pixels[0].size)
+    limit_threads(place, found.split.image_values)
     models = [
         find_target(source, data or found.data, image_size, None, place).model for source in sources
     ]

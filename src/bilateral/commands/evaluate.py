@@ -88,7 +88,7 @@ def evaluate_run(options: Options) -> Evaluation:
 
     place = choose_device(options.device)
     found = find_target(options.target, options.data, options.image_size, options.out, place)
-    limit_threads(place, found.split.pixels[0].size)
+    limit_threads(place, found.split.image_values)
     size = epsilon or found.epsilon
     for message in _guard(found, size, place, options.force):
         print_warning(message)

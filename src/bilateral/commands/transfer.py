@@ -95,7 +95,7 @@ def transfer_runs(options: Options) -> "Transfer":
             console.print(f"{what}: {total} images")
 
     first = models[named[0]]
-    limit_threads(place, first.split.pixels[0].size)
+    limit_threads(place, first.split.image_values)
     found = transfer_between(
         {name: models[name] for name in named[: len(sources)]},
         {name: models[name] for name in named[len(sources) :]},

@@ -83,7 +83,7 @@ def verify_file(
     if image_size is None and chosen.startswith("folder:"):
         image_size = next(iter(stored.images.values())).shape[-1]
     found = find_target(target or str(folder), chosen, image_size, None, place)
-    limit_threads(place, found.split.pixels[0].size)
+    limit_threads(place, found.split.image_values)
     return verify_images(stored, kept, found, place, batch_size)
 
 

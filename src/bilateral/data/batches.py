@@ -13,6 +13,7 @@ from torch import Tensor
 
 from bilateral.config import Data
 from bilateral.data.datasets import Split
+from bilateral.data.resized_crop import resized_crop_flip
 from bilateral.randomness import image_keys, purpose_key, uniform
 
 PADDING = 4
@@ -20,16 +21,20 @@ _ORDER, _CROP, _FLIP = 1, 2, 3
 
 
 class Batch(NamedTuple):
-    """Images in [0, 1], their labels, and their numbers in the training set."""
+    """Images as they are kept (uint8, NCHW), their labels and their numbers in the training set.
 
-    images: Tensor
+    `aspects` are the widths over heights of photographs that were squashed to a square.
+    """
+
+    pixels: Tensor
     labels: Tensor
     numbers: Tensor
+    aspects: Tensor | None = None
 
 
 def as_tensors(split: Split, device: torch.device) -> tuple[Tensor, Tensor]:
     """A split on the device: uint8 images as NCHW, and labels."""
-    pixels = torch.from_numpy(np.ascontiguousarray(split.pixels.transpose(0, 3, 1, 2)))
+    pixels = torch.from_numpy(np.ascontiguousarray(split.pixels[:].transpose(0, 3, 1, 2)))
     return pixels.to(device), torch.from_numpy(split.labels).to(device)
 
 
@@ -38,45 +43,70 @@ def as_floats(pixels: Tensor) -> Tensor:
     return pixels.to(torch.float32) / 255
 
 
+def epoch_order(count: int, seed: int, epoch: int) -> Tensor:
+    """The image numbers of an epoch in training order."""
+    generator = torch.Generator().manual_seed(purpose_key(seed, _ORDER, epoch))
+    return torch.randperm(count, generator=generator)
+
+
 class Batches:
-    """The batches of every epoch. The remainder of an epoch that fills no batch is left out."""
+    """The batches of every epoch. The remainder of an epoch that fills no batch is left out.
+
+    Of `world` processes each gets every `world`-th image of a step's batch.
+    """
 
     def __init__(
-        self, split: Split, settings: Data, batch_size: int, seed: int, device: torch.device
+        self,
+        split: Split,
+        batch_size: int,
+        seed: int,
+        device: torch.device,
+        rank: int = 0,
+        world: int = 1,
     ) -> None:
         self.pixels, self.labels = as_tensors(split, device)
-        self.settings = settings
         self.batch_size = min(batch_size, len(self.labels))
         self.steps = len(self.labels) // self.batch_size
-        self.seed = seed
-        self.device = device
-
-    def order(self, epoch: int) -> Tensor:
-        """The image numbers of an epoch in training order."""
-        generator = torch.Generator().manual_seed(purpose_key(self.seed, _ORDER, epoch))
-        return torch.randperm(len(self.labels), generator=generator)
+        self.seed, self.device, self.rank, self.world = seed, device, rank, world
 
     def epoch(self, epoch: int, first_step: int = 0) -> Iterator[Batch]:
-        """The batches of an epoch from a step on."""
-        order = self.order(epoch).to(self.device)
+        """This process's share of an epoch's batches, from a step on."""
+        order = epoch_order(len(self.labels), self.seed, epoch).to(self.device)
         for step in range(first_step, self.steps):
             numbers = order[step * self.batch_size : (step + 1) * self.batch_size]
-            images = as_floats(self._augment(numbers, epoch, step))
-            yield Batch(images, self.labels[numbers], numbers)
+            numbers = numbers[self.rank :: self.world]
+            yield Batch(self.pixels[numbers], self.labels[numbers], numbers)
 
-    def _augment(self, numbers: Tensor, epoch: int, step: int) -> Tensor:
-        pixels = self.pixels[numbers]
-        if self.settings.augment == "none":
-            return pixels
-        mirror = torch.zeros_like(numbers, dtype=torch.bool)
-        if self.settings.fidelity == "authors":
-            key = image_keys(purpose_key(self.seed, _FLIP, epoch), torch.tensor([step]))
-            mirror = (uniform(key) < 0.5).to(self.device).expand(len(numbers))
-        elif self.settings.augment == "crop-flip":
-            mirror = uniform(image_keys(purpose_key(self.seed, _FLIP, epoch), numbers)) < 0.5
-        keys = image_keys(purpose_key(self.seed, _CROP, epoch), numbers)
-        shifts = (uniform(keys, (2,)) * (2 * PADDING + 1)).to(torch.int64) - PADDING
-        return shift_and_mirror(pixels, shifts, mirror)
+    def floats(self, numbers: Tensor) -> Tensor:
+        """Images in [0, 1] as they are, without augmentation."""
+        return as_floats(self.pixels[numbers])
+
+
+def augmentation_keys(seed: int, epoch: int, step: int) -> tuple[int, int, int]:
+    """What decides the crops and the mirroring of a step: two keys, and the step of the epoch."""
+    return purpose_key(seed, _CROP, epoch), purpose_key(seed, _FLIP, epoch), step
+
+
+def augment(batch: Batch, settings: Data, size: int, keys: Tensor) -> Tensor:
+    """A batch as floats in [0, 1], cropped and mirrored by its `augmentation_keys`.
+
+    `size` is the side of a resized crop.
+    """
+    crop_key, flip_key, step = keys[:1], keys[1:2], keys[2:3]
+    crop_keys = image_keys(crop_key, batch.numbers)
+    if settings.augment == "none":
+        return as_floats(batch.pixels)
+    if settings.augment == "resized-crop-flip":
+        aspects = torch.ones_like(crop_keys) if batch.aspects is None else batch.aspects
+        flip_keys = image_keys(flip_key, batch.numbers)
+        return resized_crop_flip(batch.pixels, aspects, crop_keys, flip_keys, size)
+    mirror = torch.zeros_like(batch.numbers, dtype=torch.bool)
+    if settings.fidelity == "authors":
+        mirror = (uniform(image_keys(flip_key, step)) < 0.5).expand(len(batch.numbers))
+    elif settings.augment == "crop-flip":
+        mirror = uniform(image_keys(flip_key, batch.numbers)) < 0.5
+    shifts = (uniform(crop_keys, (2,)) * (2 * PADDING + 1)).to(torch.int64) - PADDING
+    return as_floats(shift_and_mirror(batch.pixels, shifts, mirror))
 
 
 def shift_and_mirror(pixels: Tensor, shifts: Tensor, mirror: Tensor) -> Tensor:

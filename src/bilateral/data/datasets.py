@@ -138,13 +138,15 @@ def load(
     *,
     image_size: int | None = None,
     seed: int = 0,
+    streamed: bool | None = None,
 ) -> Split:
     """A split of a named data set, verified, or of `folder:PATH`.
 
-    `folder` is used in place of `cache_folder()`; `image_size` and `seed` are `load_folder`'s.
+    `folder` is used in place of `cache_folder()`; `image_size`, `seed` and `streamed` are
+    `load_folder`'s.
     """
     if name.startswith("folder:"):
-        return load_folder(Path(name.removeprefix("folder:")), split, image_size, seed)
+        return load_folder(Path(name.removeprefix("folder:")), split, image_size, seed, streamed)
     entry = entry_named(name)
     height, width, _ = entry.image_shape
     if image_size not in (None, height):

@@ -1,6 +1,7 @@
 """What is known of a data set before any of its bytes are read, and what reading it gives."""
 
 import hashlib
+import math
 from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any, Literal, Protocol
@@ -14,18 +15,45 @@ from bilateral.errors import UserError
 SplitName = Literal["train", "test"]
 Part = Literal["pixels", "labels"]
 Bytes = npt.NDArray[np.uint8]
+Index = int | slice | npt.NDArray[np.int64]
 
 SPLITS: tuple[SplitName, ...] = ("train", "test")
 PARTS: tuple[Part, ...] = ("pixels", "labels")
 
 
+class Pixels(Protocol):
+    """uint8 (N, H, W, C): an array, or `Photographs`, which are decoded when they are indexed."""
+
+    @property
+    def shape(self) -> tuple[int, ...]:
+        """(N, H, W, C)."""
+
+    @property
+    def nbytes(self) -> int:
+        """Bytes of all images."""
+
+    def __len__(self) -> int: ...
+
+    def __getitem__(self, key: Index, /) -> Bytes: ...
+
+
 @dataclass(frozen=True, eq=False)
 class Split:
-    """One split in memory: `pixels` uint8 (N, H, W, C), `labels` int64 (N,), class names."""
+    """One split: `pixels` uint8 (N, H, W, C), `labels` int64 (N,), class names."""
 
-    pixels: Bytes
+    pixels: Pixels
     labels: npt.NDArray[np.int64]
     classes: tuple[str, ...]
+
+    @property
+    def streamed(self) -> bool:
+        """Whether images are decoded when they are asked for, as they are too large together."""
+        return not isinstance(self.pixels, np.ndarray)
+
+    @property
+    def image_values(self) -> int:
+        """The numbers that one image is made of."""
+        return math.prod(self.pixels.shape[1:])
 
 
 @dataclass(frozen=True)

@@ -1,37 +1,34 @@
-"""Somebody's own images: a folder of class folders, read into memory at one size.
+"""Somebody's own images: a folder of class folders, in memory or, where they are many, streamed.
 
 `PATH/<class>/*` is one set, of which a tenth of each class is held out by seed; `PATH/train/` and
 `PATH/val/` (or `test/`) of class folders are used as they are.
 """
 
-import warnings
-from collections.abc import Sequence
 from pathlib import Path
 
 import numpy as np
-from PIL import Image, ImageOps
 
-from bilateral.data.datasets_entry import Bytes, Split, SplitName
+from bilateral.data.datasets_entry import Split, SplitName
+from bilateral.data.photographs import Photographs
+from bilateral.data.pictures import FORMATS
 from bilateral.errors import UserError
 
-FORMATS = {
-    ".bmp": "BMP",
-    ".gif": "GIF",
-    ".jpeg": "JPEG",
-    ".jpg": "JPEG",
-    ".png": "PNG",
-    ".ppm": "PPM",
-    ".webp": "WEBP",
-}
-MEMORY_LIMIT = 2**34
-"""Bytes of decoded pixels; beyond them a set does not belong in memory."""
+MEMORY_LIMIT = 2**30
+"""Bytes of decoded pixels; a split beyond them is streamed."""
 
 
-def load_folder(path: Path, split: SplitName, image_size: int | None, seed: int = 0) -> Split:
+def load_folder(
+    path: Path,
+    split: SplitName,
+    image_size: int | None,
+    seed: int = 0,
+    streamed: bool | None = None,
+) -> Split:
     """A split of a folder of images as RGB.
 
     With `image_size` the shorter side is resized to it and the centre cropped; without it all
-    images must have one size.
+    images must have one size. `streamed` says whether its pixels are `Photographs` or in memory;
+    none: by what they would need.
     """
     path = path.expanduser()
     if not path.is_dir():
@@ -40,21 +37,25 @@ def load_folder(path: Path, split: SplitName, image_size: int | None, seed: int 
         raise UserError(f"an image size of {image_size}: at least 1 expected")
     files = _files_of_split(path, split, seed)
     labels = [label for label, images in enumerate(files.values()) for _ in images]
-    images = [image for images in files.values() for image in images]
-    return Split(_read(images, image_size), np.array(labels, dtype=np.int64), tuple(files))
+    names = [name for images in files.values() for name in images]
+    photographs = Photographs.under(path, names, image_size)
+    if streamed is None:
+        streamed = photographs.nbytes > MEMORY_LIMIT
+    pixels = photographs if streamed else photographs[:]
+    return Split(pixels, np.array(labels, dtype=np.int64), tuple(files))
 
 
-def _files_of_split(path: Path, split: SplitName, seed: int) -> dict[str, list[Path]]:
-    """The image files of each class."""
+def _files_of_split(path: Path, split: SplitName, seed: int) -> dict[str, list[str]]:
+    """The image files of each class, by their names within `path`."""
     train = path / "train" if _is_set(path / "train") else None
     test = next((path / name for name in ("val", "test") if _is_set(path / name)), None)
     if test is None:
-        return _hold_out(_files_by_class(train or path), split, seed)
+        return _hold_out(_files_by_class(train or path, path), split, seed)
     if train is None:
         if split == "train":
             raise UserError(f"{path} has {test.name}/ but no train/ of class folders")
-        return _files_by_class(test)
-    both = {"train": _files_by_class(train), "test": _files_by_class(test)}
+        return _files_by_class(test, path)
+    both = {"train": _files_by_class(train, path), "test": _files_by_class(test, path)}
     different = sorted(both["train"].keys() ^ both["test"].keys())
     if different:
         shown = ", ".join(different[:5]) + (", ..." if len(different) > 5 else "")
@@ -71,10 +72,11 @@ def _is_set(path: Path) -> bool:
     return path.is_dir() and bool(_folders(path))
 
 
-def _files_by_class(path: Path) -> dict[str, list[Path]]:
+def _files_by_class(path: Path, root: Path) -> dict[str, list[str]]:
+    prefix = path.relative_to(root)
     files = {
         folder.name: sorted(
-            file
+            str(prefix / folder.name / file.name)
             for file in folder.iterdir()
             if file.suffix.lower() in FORMATS and file.name[0] != "."
         )
@@ -88,7 +90,7 @@ def _files_by_class(path: Path) -> dict[str, list[Path]]:
     return files
 
 
-def _hold_out(files: dict[str, list[Path]], split: SplitName, seed: int) -> dict[str, list[Path]]:
+def _hold_out(files: dict[str, list[str]], split: SplitName, seed: int) -> dict[str, list[str]]:
     """A tenth of each class, at least one image, is `test`; the rest is `train`."""
     chosen = {}
     for label, (name, images) in enumerate(files.items()):
@@ -102,36 +104,3 @@ def _hold_out(files: dict[str, list[Path]], split: SplitName, seed: int) -> dict
             if (number in held_out) == (split == "test")
         ]
     return chosen
-
-
-def _read(files: Sequence[Path], image_size: int | None) -> Bytes:
-    first = _picture(files[0], image_size)
-    needed = len(files) * first.nbytes
-    if needed > MEMORY_LIMIT:
-        raise UserError(
-            f"{len(files)} images of {first.shape[0]}x{first.shape[1]} need {needed >> 30} GiB of "
-            f"memory, more than {MEMORY_LIMIT >> 30}: choose a smaller image size"
-        )
-    pixels = np.empty((len(files), *first.shape), dtype=np.uint8)
-    for number, file in enumerate(files):
-        picture = _picture(file, image_size)
-        if picture.shape != first.shape:
-            sizes = f"{first.shape[1]}x{first.shape[0]} and {picture.shape[1]}x{picture.shape[0]}"
-            raise UserError(f"{files[0]} and {file} differ in size ({sizes}): give --image-size")
-        pixels[number] = picture
-    return pixels
-
-
-def _picture(file: Path, image_size: int | None) -> Bytes:
-    try:
-        with warnings.catch_warnings():
-            warnings.simplefilter("error", Image.DecompressionBombWarning)
-            with Image.open(file, formats=sorted(set(FORMATS.values()))) as image:
-                if image.mode[0] in "IF":
-                    raise UserError(f"{file} has mode {image.mode}: 8 bits a channel expected")
-                picture = image.convert("RGB")
-    except (OSError, SyntaxError, ValueError, Image.DecompressionBombError, Warning) as error:
-        raise UserError(f"{file} is not a readable image: {error}") from None
-    if image_size is not None:
-        picture = ImageOps.fit(picture, (image_size, image_size), Image.Resampling.BILINEAR)
-    return np.asarray(picture)

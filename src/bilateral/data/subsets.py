@@ -6,6 +6,7 @@ from dataclasses import replace
 import numpy as np
 
 from bilateral.data.datasets import Split
+from bilateral.data.photographs import Photographs
 from bilateral.errors import UserError
 
 
@@ -34,9 +35,15 @@ def chosen_images(split: Split, images: int | None, name: str) -> np.ndarray:
 
 
 def data_digest(split: Split) -> str:
-    """SHA-256 of a split's pixels and labels: what a measurement was made on."""
+    """SHA-256 of a split's pixels and labels: what a measurement was made on.
+
+    Of photographs it is the files that count, and the size to which they are read.
+    """
     digest = hashlib.sha256(repr(split.pixels.shape).encode())
-    digest.update(np.ascontiguousarray(split.pixels).data)
+    if isinstance(split.pixels, Photographs):
+        digest.update(split.pixels.digest.encode())
+    else:
+        digest.update(np.ascontiguousarray(split.pixels[:]).data)
     digest.update(np.ascontiguousarray(split.labels).data)
     return digest.hexdigest()
 
@@ -47,4 +54,6 @@ def per_class_subset(split: Split, per_class: int, seed: int) -> Split:
     if per_class > fewest:
         raise UserError(f"data.images_per_class is {per_class}, but a class has {fewest} images")
     numbers = balanced_subset(split.labels, per_class * len(split.classes), seed)
-    return replace(split, pixels=split.pixels[numbers], labels=split.labels[numbers])
+    pixels = split.pixels
+    some = pixels.subset(numbers) if isinstance(pixels, Photographs) else pixels[numbers]
+    return replace(split, pixels=some, labels=split.labels[numbers])

@@ -4,7 +4,7 @@ An attack's file holds a flag for every image by its number, so an interrupted e
 a larger one starts from what a smaller one found, and an ensemble from what its members did.
 """
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
 
@@ -16,7 +16,7 @@ from torch import Tensor
 from bilateral.attacks.settings import AttackSettings
 from bilateral.attacks.table import attack_members
 from bilateral.config import first_complaint, fraction_text
-from bilateral.data.batches import as_floats, as_tensors
+from bilateral.data.device_images import DeviceImages
 from bilateral.data.subsets import chosen_images, data_digest
 from bilateral.errors import Interrupted, UserError
 from bilateral.evaluation.keeping import AdversarialImages, Gallery
@@ -65,10 +65,11 @@ class Campaign:
         self.numbers = chosen_images(target.split, images, target.data)
         self.target, self.epsilon, self.device = target, epsilon, device
         self.any_precision = precision == "auto"
-        self.pixels, self.labels = as_tensors(target.split, device)
-        check_inputs(target.model, as_floats(self.pixels[:1]), self.labels)
+        self.images = DeviceImages(target.split, device)
+        self.labels = self.images.labels
+        few = self.images_of(self.chosen()[:4])
+        check_inputs(target.model, few, self.labels)
         self.batch_size = batch_size or (1000 if device.type == "cuda" else 250)
-        few = as_floats(self.pixels[self.numbers[:4]])
         self.search = prepare_search(target.model, few, precision, compile)
         self.digest = weights_digest(target.model)
         self.common: dict[str, Any] = {
@@ -88,7 +89,17 @@ class Campaign:
 
     def images_of(self, numbers: Tensor) -> Tensor:
         """Images in [0, 1] by their numbers."""
-        return as_floats(self.pixels[numbers])
+        return self.images.floats(numbers)
+
+    def batches(self, numbers: np.ndarray) -> Iterator[Tensor]:
+        """The numbers of batch after batch, on the device; the next one is decoded meanwhile."""
+        places = range(0, len(numbers), self.batch_size)
+        every = torch.from_numpy(numbers).to(self.device)
+        parts = [every[start : start + self.batch_size] for start in places]
+        for place, part in enumerate(parts):
+            for expected in parts[place : place + 2]:
+                self.images.expect(expected)
+            yield part
 
     def attack(self, numbers: Tensor, settings: AttackSettings) -> Flags:
         """One attack on these images at once."""
@@ -105,8 +116,7 @@ class Campaign:
     def clean_flags(self) -> list[bool]:
         """Which of the chosen images are right without an attack."""
         clean: list[bool] = []
-        for start in range(0, len(self.numbers), self.batch_size):
-            part = torch.from_numpy(self.numbers[start : start + self.batch_size]).to(self.device)
+        for part in self.batches(self.numbers):
             right = predictions(self.target.model, self.images_of(part)) == self.labels[part]
             clean += right.tolist()
         return clean
@@ -166,8 +176,8 @@ class Campaign:
                 }
                 flags.keep(known)
             todo = np.array([number for number in left if number not in known], dtype=np.int64)
-            for start in range(0, len(todo), self.batch_size):
-                part = torch.from_numpy(todo[start : start + self.batch_size]).to(self.device)
+            done = 0
+            for part in self.batches(todo):
                 found = self.attack(part, settings)
                 add_flags(flags, part, found)
                 gallery.offer(name, part, self.images_of(part), found.images)
@@ -176,10 +186,11 @@ class Campaign:
                     adversarial.write()
                 file.compile()
                 write_json(path, file.model_dump(by_alias=True))
+                done += len(part)
                 robust_so_far = sum(flags.robust) / len(flags.robust) * len(left)
                 shown(
                     name if member == name else f"{name}: {member}",
-                    start + len(part),
+                    done,
                     len(todo),
                     robust_so_far / len(self.numbers),
                 )

@@ -11,7 +11,6 @@ import time
 from collections.abc import Callable, Mapping
 from typing import Any, Literal
 
-import numpy as np
 import torch
 from pydantic import Field
 from torch import Tensor, nn
@@ -22,10 +21,10 @@ from bilateral.attacks.settings import CarliniWagner, DeepFool
 from bilateral.attacks.table import Members, attack_members
 from bilateral.attacks.untouched import untouched
 from bilateral.config import GradientAttack, fraction_text
-from bilateral.data.batches import as_floats, as_tensors
-from bilateral.data.subsets import chosen_images
+from bilateral.data.device_images import DeviceImages
+from bilateral.data.subsets import chosen_images, data_digest
 from bilateral.errors import UserError
-from bilateral.evaluation.guards import guard
+from bilateral.evaluation.guards import SAMPLE, guard
 from bilateral.evaluation.robustness import check_inputs, noise_keys, predictions, weights_digest
 from bilateral.evaluation.target import Target
 from bilateral.results import Record
@@ -109,33 +108,61 @@ def transfer(
     A model under the same name on both sides is the same model. `numbers` are the images' numbers
     in their data set, which decide the noise.
     """
+    return _matrices(
+        sources,
+        targets,
+        lambda part: images[part],
+        labels,
+        attacks,
+        epsilon,
+        torch.arange(len(labels)) if numbers is None else numbers,
+        data,
+        batch_size,
+        shown,
+    )
+
+
+def _matrices(
+    sources: Mapping[str, nn.Module],
+    targets: Mapping[str, nn.Module],
+    images_at: Callable[[Tensor], Tensor],
+    labels: Tensor,
+    attacks: list[str],
+    epsilon: float,
+    numbers: Tensor,
+    data: str,
+    batch_size: int,
+    shown: Shown,
+) -> Transfer:
+    """`transfer` of images that are asked for by their places among the labels."""
     started = time.monotonic()
     members = {name: transfer_members(name, epsilon) for name in attacks}
-    keys = noise_keys(torch.arange(len(labels)) if numbers is None else numbers).to(images.device)
-    order = torch.arange(len(labels), device=images.device)
-    batches = [order[start : start + batch_size] for start in range(0, len(labels), batch_size)]
+    keys = noise_keys(numbers).to(labels.device)
+    batches = torch.split(torch.arange(len(labels), device=labels.device), batch_size)
 
     def right(model: nn.Module, shown_images: Tensor, part: Tensor) -> int:
         return int((predictions(model, shown_images) == labels[part]).sum())
 
-    clean = {
-        target: sum(right(model, images[part], part) for part in batches) / len(labels)
-        for target, model in targets.items()
-    }
+    hits = dict.fromkeys(targets, 0)
+    for part in batches:
+        images = images_at(part)
+        for target, model in targets.items():
+            hits[target] += right(model, images, part)
+    clean = {target: count / len(labels) for target, count in hits.items()}
     matrices: dict[str, Matrix] = {}
     for attack in attacks:
         matrices[attack] = {}
         for source, model in sources.items():
-            count = dict.fromkeys(targets, 0)
+            hits = dict.fromkeys(targets, 0)
             for part in batches:
                 made = transfer_images(
-                    model, images[part], labels[part], members[attack], keys[part]
+                    model, images_at(part), labels[part], members[attack], keys[part]
                 )
                 for target in targets:
-                    count[target] += right(targets[target], made, part)
+                    hits[target] += right(targets[target], made, part)
                 shown(f"{attack} from {source}", int(part[-1]) + 1, len(labels))
             matrices[attack][source] = {
-                target: hits / len(labels) for target, hits in count.items()
+                target: count / len(labels) for target, count in hits.items()
             }
     return Transfer(
         schema=1,
@@ -154,7 +181,7 @@ def transfer(
             name: weights_digest(model) for name, model in {**sources, **targets}.items()
         },
         seconds=time.monotonic() - started,
-        versions=versions(images.device),
+        versions=versions(labels.device),
     )
 
 
@@ -176,36 +203,34 @@ def transfer_between(
         transfer_members(attack, epsilon)
     models = {**sources, **targets}
     first = next(iter(models.values()))
+    digest = data_digest(first.split)
     for other in models.values():
-        if other.data != first.data or not _same_images(first, other):
+        # Runs on a folder without a test set hold out images by their seeds.
+        if other.data != first.data or data_digest(other.split) != digest:
             raise UserError(
                 f"{first.name} and {other.name} are tested on different images "
                 f"({first.data}, {other.data}): --data gives all models the same"
             )
-    pixels, labels = as_tensors(first.split, device)
+    known = DeviceImages(first.split, device)
     chosen = chosen_images(first.split, images, first.data)
     numbers = torch.from_numpy(chosen).to(device)
-    clean, truth = as_floats(pixels[numbers]), labels[numbers]
+    truth = known.labels[numbers]
+    spread = torch.linspace(0, len(numbers) - 1, min(SAMPLE, len(numbers)), device=device)
+    few = spread.round().long()
+    clean = known.floats(numbers[few])
     for name, model in models.items():
         check_inputs(model.model, clean[:1], truth)
-        for message in guard(model.model, clean, truth, epsilon, force):
+        for message in guard(model.model, clean, truth[few], epsilon, force):
             warn(f"{name}: {message}")
-    return transfer(
+    return _matrices(
         {name: source.model for name, source in sources.items()},
         {name: target.model for name, target in targets.items()},
-        clean,
+        lambda part: known.floats(numbers[part]),
         truth,
         attacks,
         epsilon,
-        numbers=numbers,
-        data=first.data,
-        batch_size=batch_size,
-        shown=shown,
-    )
-
-
-def _same_images(one: Target, other: Target) -> bool:
-    """Runs on a folder without a test set hold out images by their seeds."""
-    return np.array_equal(one.split.pixels, other.split.pixels) and np.array_equal(
-        one.split.labels, other.split.labels
+        numbers,
+        first.data,
+        batch_size,
+        shown,
     )

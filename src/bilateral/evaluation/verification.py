@@ -15,7 +15,7 @@ from bilateral.attacks.ball import TOLERANCE
 from bilateral.attacks.settings import CarliniWagner, DeepFool
 from bilateral.attacks.table import attack_members
 from bilateral.config import Fraction, first_complaint, fraction_text
-from bilateral.data.batches import as_floats, as_tensors
+from bilateral.data.device_images import DeviceImages
 from bilateral.errors import UserError
 from bilateral.evaluation.keeping import AdversarialImages
 from bilateral.evaluation.robustness import check_inputs, predictions, weights_digest
@@ -94,15 +94,16 @@ def verify_images(
             f"than those of {target.name} ({digest[:12]})"
         )
     numbers = sorted(stored.images)
-    pixels, labels = as_tensors(target.split, device)
-    check_inputs(target.model, as_floats(pixels[:1]), labels)
-    _check_numbers(stored, numbers, pixels)
+    known = DeviceImages(target.split, device)
+    labels = known.labels
+    check_inputs(target.model, known.floats(torch.zeros(1, dtype=torch.int64)), labels)
+    _check_numbers(stored, numbers, known)
     near, ranged, finite, fools = (torch.zeros(len(numbers), dtype=torch.bool) for _ in range(4))
     for start in range(0, len(numbers), batch_size):
         part = numbers[start : start + batch_size]
         images = torch.from_numpy(np.stack([stored.images[number] for number in part])).to(device)
         places = slice(start, start + len(part))
-        clean = as_floats(pixels[part])
+        clean = known.floats(torch.tensor(part, device=device))
         finite[places] = images.flatten(1).isfinite().all(1).cpu()
         near[places] = ((images - clean).flatten(1).abs().amax(1) <= kept.epsilon + TOLERANCE).cpu()
         ranged[places] = ((images >= 0) & (images <= 1)).flatten(1).all(1).cpu()
@@ -142,18 +143,18 @@ def verify_images(
     )
 
 
-def _check_numbers(stored: AdversarialImages, numbers: list[int], pixels: Tensor) -> None:
+def _check_numbers(stored: AdversarialImages, numbers: list[int], known: DeviceImages) -> None:
     """Images that are those of this data set, in number and shape."""
-    if not all(isinstance(number, int) and 0 <= number < len(pixels) for number in numbers):
+    if not all(isinstance(number, int) and 0 <= number < len(known) for number in numbers):
         raise UserError(
             f"{stored.path} numbers its images {numbers[0]} to {numbers[-1]}, "
-            f"but there are {len(pixels)} test images"
+            f"but there are {len(known)} test images"
         )
     first = stored.images[numbers[0]]
-    if first.dtype != np.float32 or first.shape != tuple(pixels.shape[1:]):
+    if first.dtype != np.float32 or first.shape != known.image_shape:
         raise UserError(
             f"{stored.path} holds {first.dtype} images of shape {first.shape}, but the test "
-            f"images are float32 of {tuple(pixels.shape[1:])} (--image-size says how folder:PATH "
+            f"images are float32 of {known.image_shape} (--image-size says how folder:PATH "
             "is read)"
         )
 

@@ -29,9 +29,9 @@ def one_step(pixels: int = 8, **fields: Any) -> Adversary:
     return Adversary(epsilon=pixels / 255, step_size=pixels / 255, **fields)
 
 
-def multi_step(steps: int, step_pixels: float, **fields: Any) -> Adversary:
-    """PGD at a budget of 8/255: untargeted, from a random start."""
-    return Adversary(epsilon=8 / 255, steps=steps, step_size=step_pixels / 255, **fields)
+def multi_step(steps: int, step_pixels: float, pixels: int = 8, **fields: Any) -> Adversary:
+    """PGD at a budget in 255ths: untargeted, from a random start."""
+    return Adversary(epsilon=pixels / 255, steps=steps, step_size=step_pixels / 255, **fields)
 
 
 MC = one_step(target="most-confusing")
@@ -110,6 +110,31 @@ _CIFAR10: dict[str, tuple[str, str, Adversary, Labels]] = {
     ),
 }
 
+# name -> (summary, labels, adversary); beta is 11 on CIFAR-100 (appendix)
+_CIFAR100: dict[str, tuple[str, Labels, Adversary]] = {
+    "r-mc-la": ("the paper's method, ratio 11", Labels(ratio=11), MC),
+    "r-mc-la9": (
+        "R-MC-LA with the label's mass on nine wrong classes",
+        Labels(ratio=11, top_k=9),
+        MC,
+    ),
+    "madry": ("PGD adversarial training, 7 steps of 2", ONE_HOT, multi_step(7, 2)),
+}
+
+# methods of `_CIFAR10`; digits are not mirrored, and the learning rate starts at 0.01
+_SVHN = ("undefended", "r-mc-la", "r-mc-la-eps4", "madry")
+
+_IMAGENET = Run(
+    data=Data(name="folder:imagenet", augment="resized-crop-flip"),
+    model="resnet-50",
+    image_size=224,
+    # One step of 16 leaks labels (section "ImageNet Dataset"), so two of 8.
+    adversary=multi_step(2, 8, 16, target="most-confusing"),
+    labels=Labels(ratio=100),
+    optimiser=Optimiser(batch_size=256, weight_decay=1e-4, milestones=(0.3, 0.6, 0.9)),
+    epochs=100,
+)
+
 _DIGITS = Run(
     data=Data(name="digits", augment="none"),
     model="small-cnn",
@@ -133,6 +158,19 @@ def _table() -> dict[str, Recipe]:
             f"CIFAR-10: {summary}",
             Run.model_validate({"method": method, "adversary": adversary, "labels": labels}),
         )
+    for name, (summary, labels, adversary) in _CIFAR100.items():
+        data = Data(name="cifar100")
+        recipes[f"cifar100-{name}"] = Recipe(
+            f"CIFAR-100: {summary}", Run(data=data, labels=labels, adversary=adversary)
+        )
+    for name in _SVHN:
+        recipe = recipes[f"cifar10-{name}"]
+        optimiser = recipe.run.optimiser.with_fields(learning_rate=0.01)
+        data = Data(name="svhn", augment="crop")
+        recipes[f"svhn-{name}"] = Recipe(
+            recipe.summary.replace("CIFAR-10", "SVHN"),
+            recipe.run.with_fields(data=data, optimiser=optimiser),
+        )
     for name in [name for name in recipes if not name.startswith("digits")]:
         recipe = recipes[name]
         optimiser = recipe.run.optimiser.with_fields(milestones=LONG)
@@ -140,6 +178,15 @@ def _table() -> dict[str, Recipe]:
             f"{recipe.summary}; 200 epochs",
             recipe.run.with_fields(epochs=200, optimiser=optimiser),
         )
+    for depth in (50, 101, 152):
+        recipes[f"imagenet-r-mc-la-resnet{depth}"] = Recipe(
+            f"ImageNet, ResNet-{depth}: R-MC-LA at 16/255, two steps of 8, ratio 100",
+            _IMAGENET.with_fields(model=f"resnet-{depth}"),
+        )
+    recipes["imagenet-madry-resnet50"] = Recipe(
+        "ImageNet, ResNet-50: PGD adversarial training at 16/255, 10 steps of 3",
+        _IMAGENET.with_fields(adversary=multi_step(10, 3, 16), labels=ONE_HOT),
+    )
     return {
         name: Recipe(recipe.summary, recipe.run.with_fields(recipe=name))
         for name, recipe in recipes.items()

@@ -1,0 +1,110 @@
+"""Image files as a sequence of pixels that are decoded only when they are asked for; no torch."""
+
+import hashlib
+import math
+import os
+from collections.abc import Sequence
+from concurrent.futures import ThreadPoolExecutor
+from dataclasses import dataclass, replace
+from functools import cache, cached_property
+from pathlib import Path
+from typing import Self
+
+import numpy as np
+import numpy.typing as npt
+
+from bilateral.data.datasets_entry import Bytes, Index
+from bilateral.data.pictures import read_picture
+from bilateral.errors import UserError
+
+THREADS = 8
+"""Pillow decodes without Python's lock, so a few threads are enough for evaluation."""
+
+
+def cores() -> int:
+    """The processor cores that this process may use."""
+    if hasattr(os, "sched_getaffinity"):
+        return len(os.sched_getaffinity(0))
+    return os.cpu_count() or 1
+
+
+@cache
+def _threads() -> ThreadPoolExecutor:
+    return ThreadPoolExecutor(min(THREADS, cores()), thread_name_prefix="decode")
+
+
+@dataclass(frozen=True, eq=False)
+class Photographs:
+    """Files read like an array uint8 (N, H, W, 3): indexing by number, slice or numbers decodes.
+
+    Their names are kept in one array of bytes: a million of them go to a worker process at once.
+    """
+
+    root: Path
+    names: npt.NDArray[np.bytes_]
+    image_size: int | None
+    shape: tuple[int, ...]
+
+    @classmethod
+    def under(cls, root: Path, names: Sequence[str], image_size: int | None) -> Self:
+        """The named files of a folder, of which at most the first is read for its size."""
+        encoded = np.array([os.fsencode(name) for name in names], dtype=np.bytes_)
+        if image_size is not None:
+            return cls(root, encoded, image_size, (len(names), image_size, image_size, 3))
+        return cls(root, encoded, None, (len(names), *read_picture(root / names[0], None).shape))
+
+    @property
+    def nbytes(self) -> int:
+        """Bytes of all images, decoded."""
+        return math.prod(self.shape)
+
+    def __len__(self) -> int:
+        return len(self.names)
+
+    def __getitem__(self, key: Index, /) -> Bytes:
+        numbers = np.arange(len(self))[key]
+        if numbers.ndim == 0:
+            return self.picture(int(numbers))
+        pixels = np.empty((len(numbers), *self.shape[1:]), dtype=np.uint8)
+
+        def fill(place: int) -> None:
+            pixels[place] = self.picture(int(numbers[place]))
+
+        for _ in _threads().map(fill, range(len(numbers))):
+            pass
+        return pixels
+
+    def subset(self, numbers: npt.NDArray[np.int64]) -> Self:
+        """Some of the photographs, none of them decoded."""
+        shape = (len(numbers), *self.shape[1:])
+        return replace(self, names=self.names[numbers], shape=shape)
+
+    def file(self, number: int) -> Path:
+        """Where a photograph lies."""
+        return self.root / os.fsdecode(bytes(self.names[number]))
+
+    def picture(self, number: int) -> Bytes:
+        """One image as it is evaluated; of another size than the first it is refused."""
+        picture = read_picture(self.file(number), self.image_size)
+        if picture.shape != self.shape[1:]:
+            height, width, _ = self.shape[1:]
+            sizes = f"{width}x{height} and {picture.shape[1]}x{picture.shape[0]}"
+            raise UserError(
+                f"{self.file(0)} and {self.file(number)} differ in size ({sizes}): "
+                "give --image-size"
+            )
+        return picture
+
+    @cached_property
+    def digest(self) -> str:
+        """SHA-256 over the SHA-256 of every file: what would be decoded, without decoding it."""
+        digest = hashlib.sha256()
+        for one in _threads().map(self._file_digest, range(len(self))):
+            digest.update(one)
+        return digest.hexdigest()
+
+    def _file_digest(self, number: int) -> bytes:
+        try:
+            return hashlib.sha256(self.file(number).read_bytes()).digest()
+        except OSError as error:
+            raise UserError(f"{self.file(number)} cannot be read: {error}") from None

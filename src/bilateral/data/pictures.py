@@ -1,0 +1,61 @@
+"""One image file as RGB pixels: whole or cropped for evaluation, squashed for training."""
+
+from pathlib import Path
+
+import numpy as np
+from PIL import Image, ImageOps
+
+from bilateral.data.datasets_entry import Bytes
+from bilateral.errors import UserError
+
+FORMATS = {
+    ".bmp": "BMP",
+    ".gif": "GIF",
+    ".jpeg": "JPEG",
+    ".jpg": "JPEG",
+    ".png": "PNG",
+    ".ppm": "PPM",
+    ".webp": "WEBP",
+}
+DRAFT = 2
+"""A JPEG is decoded at a fraction of its size that is still so many times the size needed."""
+
+
+def read_picture(file: Path, image_size: int | None) -> Bytes:
+    """uint8 (H, W, 3); with `image_size` the shorter side is resized to it, the centre cropped."""
+    needed = None if image_size is None else DRAFT * image_size
+    picture, _ = _decode(file, needed)
+    if image_size is not None:
+        picture = ImageOps.fit(picture, (image_size, image_size), Image.Resampling.BILINEAR)
+    return np.asarray(picture)
+
+
+def read_squashed(file: Path, side: int) -> tuple[Bytes, float]:
+    """The whole picture squashed to a square of `side`, and its own width over its height."""
+    picture, (width, height) = _decode(file, side)
+    square = picture.resize((side, side), Image.Resampling.BILINEAR, reducing_gap=2.0)
+    return np.asarray(square), width / height
+
+
+def _decode(file: Path, needed: int | None) -> tuple[Image.Image, tuple[int, int]]:
+    """The picture as RGB, no side of it reduced below what is needed, and its size on disk."""
+    try:
+        with Image.open(file, formats=sorted(set(FORMATS.values()))) as image:
+            size, mode = image.size, image.mode
+            _refuse_bomb(size)
+            if needed is not None:
+                image.draft(None, (needed, needed))
+            picture = image.convert("RGB")
+    except Exception as error:  # a damaged image makes Pillow raise nearly anything
+        reason = str(error) or type(error).__name__
+        raise UserError(f"{file} is not a readable image: {reason}") from None
+    if mode[0] in "IF":
+        raise UserError(f"{file} has mode {mode}: 8 bits a channel expected")
+    return picture, size
+
+
+def _refuse_bomb(size: tuple[int, int]) -> None:
+    """What Pillow only warns of: its warning cannot be made an error in one thread alone."""
+    pixels, limit = size[0] * size[1], Image.MAX_IMAGE_PIXELS
+    if limit is not None and pixels > limit:
+        raise ValueError(f"Image size ({pixels} pixels) exceeds limit of {limit} pixels")
