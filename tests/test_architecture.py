@@ -14,7 +14,7 @@ SOURCE = Path(__file__).parents[1] / "src" / "bilateral"
 # A module may import from its own layer and from lower ones.
 LAYERS = [
     ["errors", "config", "results", "tables", "randomness", "arguments"],
-    ["models", "data", "runtime", "runs", "weights"],
+    ["models", "data", "runtime", "processes", "runs", "weights"],
     ["attacks", "labels"],
     ["method"],
     ["training", "evaluation"],

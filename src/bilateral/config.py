@@ -59,6 +59,7 @@ Fraction = Annotated[
     _fraction_on_command_line,
 ]
 Positive = Annotated[int, Field(ge=1)]
+Switch = Literal["auto", "on", "off"]
 Target = Literal["none", "most-confusing", "least-likely", "random", "nearest"]
 
 
@@ -159,8 +160,10 @@ class Data(Settings):
     images_per_class: Positive | None = Field(
         None, description="train on this many images of each class; none: all"
     )
-    augment: Literal["none", "crop", "crop-flip"] = Field(
-        "crop-flip", description="pad 4 with mid-grey and crop; mirror half of the images"
+    augment: Literal["none", "crop", "crop-flip", "resized-crop-flip"] = Field(
+        "crop-flip",
+        description="pad 4 with mid-grey and crop, or crop a random part and resize it (ImageNet); "
+        "mirror half of the images",
     )
     fidelity: Literal["ours", "authors"] = Field(
         "ours",
@@ -226,6 +229,31 @@ class Run(Settings):
         60.0, description="write a checkpoint after the first step past this time"
     )
     seed: Annotated[int, Field(ge=0, lt=2**31)] = Field(0, description="decides all randomness")
+
+
+class Machine(Settings):
+    """How a run uses the machine: it decides speed and memory, not what is learnt.
+
+    So it is no part of a `Run`: a run may go on with other settings, on another machine.
+    """
+
+    compile: Switch = Field(
+        "auto", description="torch.compile for the attack and the update; auto: on a GPU"
+    )
+    graphs: Switch = Field(
+        "auto", description="replay a whole step as one CUDA graph; auto: with a single GPU"
+    )
+    channels_last: Switch = Field(
+        "auto", description="the memory format of convolutions; auto: on a GPU"
+    )
+    fused: Switch = Field("auto", description="the fused optimiser; auto: on a GPU")
+    accumulate: Positive = Field(
+        1, description="parts in which a step's batch is computed, for less memory"
+    )
+    workers: Annotated[int, Field(ge=0)] | None = Field(
+        None, description="processes that decode photographs; none: one a core"
+    )
+    tensorboard: bool = Field(False, description="also write TensorBoard events to the run folder")
 
 
 def first_complaint(error: ValidationError, prefix: str = "") -> str:

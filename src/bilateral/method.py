@@ -30,17 +30,37 @@ def perturb(
     rule: Labels,
     keys: Tensor | None = None,
 ) -> tuple[Tensor, Tensor, Tensor | None]:
-    """Adversarial images, their soft labels, and the reference logits where they were computed."""
-    needs_logits = adversary.target not in ("none", "random") or adversary.loss == "divergence"
-    needs_logits = needs_logits or rule.rule in ("adversarial", "supplementary")
-    reference: Tensor | None = None
+    """Adversarial images, their soft labels, and the reference logits where they were computed.
+
+    The model is left as it was found.
+    """
     with untouched(model, adversary.batch_norm):
-        if needs_logits and adversary.reference == "clean":
-            with torch.no_grad():
-                reference = model(images).float()
-        attacked = gradient_attack(model, images, labels, adversary, keys, reference)
+        return perturb_by(model, images, labels, adversary, rule, keys)
+
+
+def perturb_by(
+    model: nn.Module,
+    images: Tensor,
+    labels: Tensor,
+    adversary: Adversary,
+    rule: Labels,
+    keys: Tensor | None = None,
+) -> tuple[Tensor, Tensor, Tensor | None]:
+    """The same with a model that is already in the adversary's mode and may be compiled."""
+    reference: Tensor | None = None
+    if needs_reference(adversary, rule):
+        with torch.no_grad():
+            reference = model(images).float()
+    attacked = gradient_attack(model, images, labels, adversary, keys, reference)
     assert attacked.reference is not None
     return attacked.images, soft_labels(attacked.reference, labels, rule), reference
+
+
+def needs_reference(adversary: Adversary, rule: Labels) -> bool:
+    """Whether target or label are read at the clean image, which costs a forward pass."""
+    by_logits = adversary.target not in ("none", "random") or adversary.loss == "divergence"
+    by_logits = by_logits or rule.rule in ("adversarial", "supplementary")
+    return by_logits and adversary.reference == "clean"
 
 
 class BilateralAdversary:

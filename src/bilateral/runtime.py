@@ -1,5 +1,6 @@
 """What the machine offers: device, precision, versions, signals."""
 
+import os
 import signal
 import sys
 from collections.abc import Iterator
@@ -15,8 +16,11 @@ from bilateral.errors import UserError
 
 def choose_device(name: str | None) -> torch.device:
     """The named device, or the GPU if there is one."""
+    if name is None and torch.cuda.is_available():
+        # torchrun starts a process for each GPU and tells it which
+        return torch.device("cuda", int(os.environ.get("LOCAL_RANK", "0")))
     if name is None:
-        return torch.device("cuda" if torch.cuda.is_available() else "cpu")
+        return torch.device("cpu")
     try:
         device = torch.device(name)
     except RuntimeError:
@@ -52,15 +56,12 @@ def limit_threads(device: torch.device, pixels: int) -> None:
         torch.set_num_threads(1)
 
 
-def memory_format(device: torch.device) -> torch.memory_format:
-    """Channels-last where convolutions are faster so."""
-    return torch.channels_last if device.type == "cuda" else torch.contiguous_format
-
-
-def place(model: nn.Module, device: torch.device) -> nn.Module:
-    """The model on the device, in the memory format that is fast there."""
+def place(model: nn.Module, device: torch.device, channels_last: bool | None = None) -> nn.Module:
+    """The model on the device, channels-last where convolutions are faster so: on a GPU."""
     model = model.to(device)
-    return model.to(memory_format=memory_format(device))  # type: ignore[call-overload,no-any-return]
+    if device.type == "cuda" if channels_last is None else channels_last:
+        model = model.to(memory_format=torch.channels_last)  # type: ignore[call-overload]
+    return model
 
 
 def synchronise(device: torch.device) -> None:

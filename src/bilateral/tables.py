@@ -71,6 +71,23 @@ def bench_table(rows: Mapping[str, Mapping[str, Any]]) -> Table:
     ]
 
 
+def bench_train_table(result: Mapping[str, Any]) -> Table:
+    """Training throughput: a row with every feature on, and one with each switched off."""
+    head = ["features", "images/s", "s an epoch", "TFLOP/s", "of matrix rate (%)", "GiB", "start s"]
+    return head, [
+        [
+            name,
+            f"{row['images_per_second']:,.0f}",
+            f"{row['epoch_seconds']:.2f}",
+            f"{row['tflops']:.1f}",
+            percent(row["share_of_matrix_rate"]),
+            "" if row["peak_memory_gib"] is None else f"{row['peak_memory_gib']:.1f}",
+            f"{row['warm_up_seconds']:.1f}",
+        ]
+        for name, row in result["features"].items()
+    ]
+
+
 def paired_table(comparison: Comparison) -> Table:
     """Runs on the same images: a row a run, tested against the first."""
     head = ["run", "accuracy (%)", "95 % interval", "only first", "only this", "McNemar p"]

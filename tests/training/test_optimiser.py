@@ -11,7 +11,7 @@ from bilateral.training.optimiser import build_optimiser, learning_rate
 
 def test_only_convolution_and_linear_weights_decay():
     model = build_model("small-cnn", 10, 1)
-    optimiser = build_optimiser(model, Optimiser(), torch.device("cpu"))
+    optimiser = build_optimiser(model, Optimiser(), fused=False)
     decay = {
         id(p): group["weight_decay"] for group in optimiser.param_groups for p in group["params"]
     }
@@ -46,10 +46,10 @@ def test_averaged_weights_follow_by_the_decay():
         model.weight.fill_(11.0)
         model.running_mean.fill_(10.0)
         model.num_batches_tracked += 7
-    averaged.update(model, step=10_000)
+    averaged.update(model, torch.tensor(averaged.pull(10_000)))
     torch.testing.assert_close(averaged.model.weight, torch.tensor([2.0, 2.0]))
     torch.testing.assert_close(averaged.model.running_mean, torch.tensor([1.0, 1.0]))
     assert averaged.model.num_batches_tracked == 7
     early = AveragedWeights(torch.nn.BatchNorm1d(2), decay=0.999)
-    early.update(model, step=1)
+    early.update(model, torch.tensor(early.pull(1)))
     assert early.model.weight[0] > 9  # soon forgets the start

@@ -8,13 +8,14 @@ from bilateral.config import Adversary, Labels, Run
 from bilateral.method import perturb
 from bilateral.randomness import image_keys
 from bilateral.training.step import step_loss
+from bilateral.training.twin import twin_of
 
 KEYS = image_keys(0, torch.arange(16))
 
 
 def test_undefended_is_plain_cross_entropy(linear, batch):
     run = Run(method="undefended", labels=Labels(rule="one-hot"))
-    result = step_loss(linear, *batch, run, KEYS)
+    result = step_loss(linear, linear, *batch, run, KEYS)
     torch.testing.assert_close(result.loss, F.cross_entropy(linear(batch[0]), batch[1]))
     assert int(result.clean_correct) == int((linear(batch[0]).argmax(1) == batch[1]).sum())
     assert result.adversarial_correct is None
@@ -24,7 +25,7 @@ def test_undefended_is_plain_cross_entropy(linear, batch):
 def test_adversarial_step_fits_soft_labels_at_adversarial_images(linear, batch, rule):
     run = Run(adversary=Adversary(target="most-confusing"), labels=Labels(rule=rule))
     images, soft, _ = perturb(linear, *batch, run.adversary, run.labels, KEYS)
-    result = step_loss(linear, *batch, run, KEYS)
+    result = step_loss(linear, linear, *batch, run, KEYS)
     torch.testing.assert_close(result.loss, F.cross_entropy(linear(images), soft))
     assert not torch.equal(images, batch[0])
 
@@ -37,7 +38,7 @@ def test_trades_is_clean_loss_plus_weighted_divergence(linear, batch):
     p, q = clean.softmax(1), attacked.log_softmax(1)
     divergence = (p * (p.log() - q)).sum(1).mean()
     expected = F.cross_entropy(clean, batch[1]) + 6 * divergence
-    torch.testing.assert_close(step_loss(linear, *batch, run, KEYS).loss, expected)
+    torch.testing.assert_close(step_loss(linear, linear, *batch, run, KEYS).loss, expected)
 
 
 def test_weight_gradients_come_from_the_update_alone(convolutional, batch):
@@ -47,6 +48,6 @@ def test_weight_gradients_come_from_the_update_alone(convolutional, batch):
     images, soft, _ = perturb(convolutional, *batch, run.adversary, run.labels, KEYS)
     loss = F.cross_entropy(convolutional(images), soft)
     expected = torch.autograd.grad(loss, list(convolutional.parameters()))
-    step_loss(convolutional, *batch, run, KEYS).loss.backward()
+    step_loss(convolutional, twin_of(convolutional), *batch, run, KEYS).loss.backward()
     for parameter, gradient in zip(convolutional.parameters(), expected, strict=True):
         torch.testing.assert_close(parameter.grad, gradient)

@@ -120,7 +120,7 @@ def test_a_loss_that_is_not_finite_stops_the_run(digits, tmp_path):
     folder = RunFolder(tmp_path)
     trainer = Trainer(run, folder, digits, CPU, QUIET)
     folder.prepare(run, {})
-    step, calls = trainer._train_step, []
+    step, calls = trainer.take, []
 
     def poisoned(*arguments):
         calls.append(1)
@@ -129,7 +129,7 @@ def test_a_loss_that_is_not_finite_stops_the_run(digits, tmp_path):
                 trainer.model.head.weight.fill_(float("nan"))
         step(*arguments)
 
-    trainer._train_step = poisoned
+    trainer.take = poisoned
     with pytest.raises(TrainingError, match="step 8"):
         trainer.fit()
     state = torch.load(folder.checkpoint, weights_only=True)

@@ -4,25 +4,80 @@ from collections.abc import Sequence
 from typing import Annotated, Literal
 
 import tyro
+from pydantic import Field
 
-from bilateral.arguments import budget, call
+from bilateral.arguments import budget, call, parse
 from bilateral.attacks.table import ENSEMBLES
 from bilateral.commands.printing import print_json
+from bilateral.commands.train import default_run, with_consequences
+from bilateral.config import Machine, Run, Settings
 from bilateral.errors import UserError, unknown
-from bilateral.tables import Format, bench_table, render
+from bilateral.tables import Format, bench_table, bench_train_table, render
 
 COMPARABLE = (*ENSEMBLES, "cw-l2", "cw-l2-fine", "deepfool-l2")
 
 
 def command(words: Sequence[str]) -> None:
-    """`bilateral bench evaluate TARGET`."""
-    kinds = ("evaluate",)
+    """`bilateral bench train RECIPE` and `bilateral bench evaluate TARGET`."""
+    kinds = ("train", "evaluate")
     if not words or words[0] in ("-h", "--help"):
-        print("usage: bilateral bench evaluate TARGET\n\nThroughput here, beside the peers'.")
+        print(
+            "usage: bilateral bench train RECIPE\n       bilateral bench evaluate TARGET\n\n"
+            "Throughput here, beside the machine's own limit, or beside the peers'."
+        )
         return
     if words[0] not in kinds:
         raise unknown("benchmark", words[0], kinds)
-    call(evaluate, words[1:], "bilateral bench evaluate")
+    if words[0] == "train":
+        train(words[1:])
+    else:
+        call(evaluate, words[1:], "bilateral bench evaluate")
+
+
+def train(words: Sequence[str]) -> None:
+    """`bilateral bench train RECIPE`: any field of the recipe can be overridden."""
+    recipe, default = default_run(words, "bench train")
+
+    class Options(Settings):
+        """Time the training steps of a recipe, with every speed feature and without some.
+
+        A named data set is replaced by noise of its shape, which costs the same; a folder:PATH is
+        read as in training. Nothing is written. The options below default to the recipe's.
+        """
+
+        run: Annotated[Run, tyro.conf.arg(name="")]
+        machine: Machine = Machine()
+        without: tuple[Literal["compile", "graphs", "channels-last", "fused", "bfloat16"], ...] = (
+            Field((), description="also measure with each of these switched off")
+        )
+        seconds: Annotated[float, Field(gt=0)] = Field(
+            10.0, description="how long each measurement runs after its warm-up"
+        )
+        device: str | None = None
+        quiet: bool = False
+        json_: Annotated[bool, tyro.conf.arg(name="json")] = False
+        format: Format = "text"
+
+    rest = words[1:] if recipe is not None else words
+    prog = f"bilateral bench train {recipe or 'RECIPE'}"
+    given = parse(Options, rest, prog, default=Options(run=default))
+    run = with_consequences(given.run, default, rest)
+    from rich.console import Console
+
+    from bilateral.runtime import choose_device, limit_threads
+    from bilateral.training.bench import bench_split, bench_train
+
+    console = Console(stderr=True, quiet=given.quiet, highlight=False, soft_wrap=True)
+    place = choose_device(given.device)
+    split, images = bench_split(run)
+    limit_threads(place, split.image_values)
+    result = bench_train(
+        run, split, images, place, given.machine, given.without, given.seconds, console.print
+    )
+    if given.json_:
+        print_json(result)
+    else:
+        print(render(bench_train_table(result), given.format))
 
 
 def evaluate(
@@ -74,7 +129,7 @@ def evaluate(
     console = Console(stderr=True, quiet=quiet, highlight=False, soft_wrap=True)
     place = choose_device(device)
     found = find_target(target, data, None, None, place)
-    limit_threads(place, found.split.pixels[0].size)
+    limit_threads(place, found.split.image_values)
     result = bench_evaluate(
         found,
         names,

@@ -8,25 +8,29 @@ from typing import Annotated, Any
 import tyro
 
 from bilateral.arguments import parse, wants_help
-from bilateral.commands.printing import print_json
-from bilateral.config import Run, Settings, run_from_json
+from bilateral.commands.printing import is_first_process, print_json
+from bilateral.config import Machine, Run, Settings, run_from_json
 from bilateral.errors import UserError
 from bilateral.paper.recipes import RECIPES, recipe_named
 from bilateral.runs import RunFolder, safe_name
 
 
-def command(words: Sequence[str]) -> None:
-    """`bilateral train RECIPE`: the recipe decides the defaults of all other options."""
+def default_run(words: Sequence[str], command: str) -> tuple[str | None, Run]:
+    """The recipe that the first word names, and its run or that of a config.json."""
     recipe = words[0] if words and not words[0].startswith("-") else None
     if recipe is None and not wants_help(words):
-        raise UserError("train needs a recipe as its first word; see `bilateral list recipes`")
-    if recipe is not None and recipe.endswith(".json"):
-        path = Path(recipe)
-        if not path.is_file():
-            raise UserError(f"no configuration at {recipe}")
-        default = run_from_json(path.read_bytes(), recipe)
-    else:
-        default = recipe_named(recipe or "cifar10-r-mc-la")
+        raise UserError(f"{command} needs a recipe as its first word; see `bilateral list recipes`")
+    if recipe is None or not recipe.endswith(".json"):
+        return recipe, recipe_named(recipe or "cifar10-r-mc-la")
+    path = Path(recipe)
+    if not path.is_file():
+        raise UserError(f"no configuration at {recipe}")
+    return recipe, run_from_json(path.read_bytes(), recipe)
+
+
+def command(words: Sequence[str]) -> None:
+    """`bilateral train RECIPE`: the recipe decides the defaults of all other options."""
+    recipe, default = default_run(words, "train")
 
     class Options(Settings):
         """Train a recipe, or the run of a config.json, into <out>/<name>/seed<k>/.
@@ -35,6 +39,7 @@ def command(words: Sequence[str]) -> None:
         """
 
         run: Annotated[Run, tyro.conf.arg(name="")]
+        machine: Machine = Machine()
         out: str = "runs"
         name: str | None = None
         device: str | None = None
@@ -46,7 +51,11 @@ def command(words: Sequence[str]) -> None:
     given = parse(Options, rest, prog, default=Options(run=default))
     run = with_consequences(given.run, default, rest)
     name = given.name or _run_name(run, default)
-    result = train_run(absolute(run), Path(given.out) / name, given.device, given.quiet)
+    result = train_run(
+        absolute(run), Path(given.out) / name, given.device, given.quiet, given.machine
+    )
+    if not is_first_process():  # of torchrun's processes the first one alone speaks
+        return
     if given.json_:
         print_json(result)
     else:
@@ -88,18 +97,34 @@ def _run_name(run: Run, default: Run) -> str:
     return f"{run.recipe}-{safe_name(run.model)}"
 
 
-def train_run(run: Run, out: Path, device: str | None, quiet: bool) -> dict[str, Any]:
+def wants_photographs(run: Run) -> bool | None:
+    """A resized crop is drawn from the whole picture, so even a small folder is decoded anew."""
+    return True if run.data.augment == "resized-crop-flip" else None
+
+
+def train_run(
+    run: Run, out: Path, device: str | None, quiet: bool, machine: Machine | None = None
+) -> dict[str, Any]:
     """Train into `<out>/seed<k>/` and say what is there now."""
     from bilateral.data.datasets import load
+    from bilateral.processes import joined
     from bilateral.runtime import choose_device, limit_threads
     from bilateral.training.progress import TrainingProgress
     from bilateral.training.trainer import train
 
     folder = RunFolder(out / f"seed{run.seed}")
     place = choose_device(device)
-    split = load(run.data.name, "train", image_size=run.image_size, seed=run.seed)
-    limit_threads(place, split.pixels[0].size)
-    trained = train(run, folder, split, place, TrainingProgress(quiet))
+    split = load(
+        run.data.name,
+        "train",
+        image_size=run.image_size,
+        seed=run.seed,
+        streamed=wants_photographs(run),
+    )
+    limit_threads(place, split.image_values)
+    progress = TrainingProgress(quiet or not is_first_process())
+    with joined(place) as processes:
+        trained = train(run, folder, split, place, progress, machine, processes)
     lines = folder.log.read_text().splitlines() if folder.log.exists() else []
     last = json.loads(lines[-1]) if lines else None
     return {"folder": str(folder.path), "trained": trained, "last_epoch": last}

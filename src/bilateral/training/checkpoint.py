@@ -25,6 +25,6 @@ def read_checkpoint(path: Path, device: torch.device) -> dict[str, Any]:
     except (pickle.UnpicklingError, RuntimeError, EOFError, ValueError) as error:
         reason = str(error).splitlines()[0]
         raise UserError(f"{path} is damaged ({reason}); remove it to start again") from None
-    if not isinstance(state, dict) or state.get("schema") != 1:
+    if not isinstance(state, dict) or state.get("schema") != 2:
         raise UserError(f"{path} is not a checkpoint of this version")
     return state

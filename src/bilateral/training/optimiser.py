@@ -6,7 +6,7 @@ from torch import nn
 from bilateral.config import Optimiser
 
 
-def build_optimiser(model: nn.Module, settings: Optimiser, device: torch.device) -> torch.optim.SGD:
+def build_optimiser(model: nn.Module, settings: Optimiser, fused: bool) -> torch.optim.SGD:
     """Weight decay on convolution and linear weights only, not on batch norm or biases."""
     # By identity: a shared weight comes once, and a parametrised one is not the module's own.
     chosen = {
@@ -23,7 +23,7 @@ def build_optimiser(model: nn.Module, settings: Optimiser, device: torch.device)
         ],
         lr=settings.learning_rate,
         momentum=settings.momentum,
-        fused=device.type == "cuda",
+        fused=fused or None,
     )
 
 

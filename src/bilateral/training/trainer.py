@@ -5,64 +5,44 @@ and the sums of the epoch under way, and a run that goes on equals one that neve
 """
 
 import time
-from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
 import torch
-from torch import Tensor, nn
+from torch import nn
 
 from bilateral.attacks.perform import perform
 from bilateral.attacks.table import attack_named
 from bilateral.attacks.untouched import untouched
-from bilateral.config import Run
-from bilateral.data.batches import Batches, as_floats
+from bilateral.config import Machine, Run
+from bilateral.data.batches import Batch, Batches
 from bilateral.data.datasets import Split
+from bilateral.data.photograph_batches import PhotographBatches
 from bilateral.data.subsets import balanced_subset, per_class_subset
 from bilateral.errors import Interrupted, TrainingError, UserError
 from bilateral.labels import default_ratio
 from bilateral.models import build_model
 from bilateral.models.probe import output_of
+from bilateral.processes import Processes, is_lost_process
 from bilateral.randomness import image_keys, purpose_key
 from bilateral.runs import RunFolder
 from bilateral.runtime import (
     StopRequest,
-    autocast,
     exact_float32,
     has_bfloat16,
-    memory_format,
     place,
     synchronise,
     versions,
 )
 from bilateral.training.averaging import AveragedWeights
 from bilateral.training.checkpoint import read_checkpoint, write_checkpoint
+from bilateral.training.engine import Engine, Speed, Totals
 from bilateral.training.optimiser import build_optimiser, learning_rate
 from bilateral.training.progress import TrainingProgress
-from bilateral.training.step import step_loss
 from bilateral.weights import read_weights, write_weights
 
 CHECK_IMAGES = 500
-_NOISE, _SUBSET, _CHECK, _MODEL = 4, 5, 6, 8
-
-
-@dataclass
-class EpochSums:
-    """The sums of an epoch under way, on the device so that no step waits for the host."""
-
-    loss: Tensor
-    clean_correct: Tensor
-    adversarial_correct: Tensor
-    bad_step: Tensor
-    clean_seen: int = 0
-    adversarial_seen: int = 0
-    steps: int = 0
-
-    @classmethod
-    def empty(cls, device: torch.device) -> "EpochSums":
-        """No step yet."""
-        zero = torch.zeros((), dtype=torch.float64, device=device)
-        return cls(zero, zero.clone(), zero.clone(), zero - 1)
+_SUBSET, _CHECK = 5, 6
 
 
 class Trainer:
@@ -75,14 +55,18 @@ class Trainer:
         split: Split,
         device: torch.device,
         progress: TrainingProgress,
+        machine: Machine | None = None,
+        processes: Processes | None = None,
     ) -> None:
         self.run, self.folder, self.device, self.progress = run, folder, device, progress
+        machine, self.processes = machine or Machine(), processes or Processes()
         check_labels(split, run.data.name)
         if run.data.images_per_class is not None:
             split = per_class_subset(
                 split, run.data.images_per_class, purpose_key(run.seed, _SUBSET)
             )
         self.split = split
+        speed = Speed.on(machine, device, self.processes)
         torch.manual_seed(purpose_key(run.seed, 0) % 2**31)
         height, width, channels = split.pixels.shape[1:]
         self.about = {
@@ -94,18 +78,49 @@ class Trainer:
         model = build_model(run.model, len(split.classes), channels, (height, width))
         if run.weights is not None:
             read_weights(Path(run.weights), model)
-        self.model = place(model, device)
+        self.model = place(model, device, speed.channels_last)
         torch.backends.cudnn.benchmark = True  # every training batch has the same shape
-        self.batches = Batches(split, run.data, run.optimiser.batch_size, run.seed, device)
-        self.optimiser = build_optimiser(self.model, run.optimiser, device)
+        self.batches = self._batches(machine)
+        self.optimiser = build_optimiser(self.model, run.optimiser, speed.fused)
         self.averaged = AveragedWeights(self.model, run.averaging) if run.averaging else None
         self.bfloat16 = run.precision == "bfloat16" or (
             run.precision == "auto" and has_bfloat16(device)
         )
+        self._first_batch_fits()
+        self.engine = Engine(
+            self.model,
+            run,
+            self.optimiser,
+            self.averaged,
+            device,
+            self.bfloat16,
+            speed,
+            height,
+            machine.accumulate,
+            self.processes,
+        )
         self.step = 0
         self.seconds = 0.0
-        self.sums = EpochSums.empty(device)
-        self._first_batch_fits()
+        self.first_step_seconds: float | None = None
+        self.told: set[str] = set()
+
+    def _batches(self, machine: Machine) -> Batches | PhotographBatches:
+        run, rank, world = self.run, self.processes.rank, self.processes.world
+        size, seed = run.optimiser.batch_size, run.seed
+        batches: Batches | PhotographBatches
+        if self.split.streamed:
+            batches = PhotographBatches(
+                self.split, run.data, size, seed, self.device, machine.workers, rank, world
+            )
+        else:
+            batches = Batches(self.split, size, seed, self.device, rank, world)
+        if batches.batch_size % (world * machine.accumulate):
+            raise UserError(
+                f"a batch of {batches.batch_size} images does not divide into "
+                f"{world * machine.accumulate} equal parts ({world} processes, "
+                f"machine.accumulate {machine.accumulate})"
+            )
+        return batches
 
     @property
     def total_steps(self) -> int:
@@ -122,104 +137,113 @@ class Trainer:
         self._explain_ratio()
         if self.folder.checkpoint.exists():
             self._restore()
-        self.folder.cut_log(self.step // self.batches.steps)
+        if self.processes.first:
+            self.folder.cut_log(self.step // self.batches.steps)
         stop = StopRequest()
-        saved = time.monotonic()
         title = f"{self.run.recipe} on {self.device.type}"
         with stop.listening(), self.progress.running(title, self.total_steps, self.step):
-            while self.step < self.total_steps:
-                epoch, first = divmod(self.step, self.batches.steps)
-                started, before = time.monotonic(), self.sums.steps
-                shown = started
-                for batch in self.batches.epoch(epoch, first):
-                    self._train_step(batch.images, batch.labels, batch.numbers, epoch)
-                    now = time.monotonic()
-                    if self.progress.wants_readings and now - shown > 1:
-                        shown = now
-                        self.progress.step(self.step, self._record(epoch, now - started, before))
-                    else:
-                        self.progress.step(self.step)
-                    if self.step % self.batches.steps == 0:
-                        self._end_epoch(epoch, started, before)
-                    asked = stop.number  # read once: a signal may come between two looks
-                    if asked is not None or now - saved > self.run.checkpoint_seconds:
-                        saved = now
-                        self._save()
-                    if asked is not None:
-                        raise Interrupted(asked)
+            try:
+                self._epochs(stop)
+            except torch.OutOfMemoryError as error:  # a RuntimeError too
+                raise TrainingError(
+                    f"out of memory on {self.device} ({str(error).splitlines()[0][:120]}): give "
+                    "--machine.accumulate 2 (or more) to compute a batch in parts; the same "
+                    "command with it goes on from the last checkpoint"
+                ) from None
+            except RuntimeError as error:
+                if not is_lost_process(error):
+                    raise
+                raise TrainingError(
+                    f"another process of this run was lost ({str(error).splitlines()[0][:160]}); "
+                    "the same command goes on from the last checkpoint"
+                ) from None
         self._save()
-        write_weights(self.folder.weights, self.final_model, self.about)
+        if self.processes.first:
+            write_weights(self.folder.weights, self.final_model, self.about)
 
-    def _train_step(self, images: Tensor, labels: Tensor, numbers: Tensor, epoch: int) -> None:
+    def _epochs(self, stop: StopRequest) -> None:
+        saved = time.monotonic()
+        while self.step < self.total_steps:
+            epoch, first = divmod(self.step, self.batches.steps)
+            shown = started = time.monotonic()
+            for batch in self.batches.epoch(epoch, first):
+                self.take(batch, epoch)
+                now = time.monotonic()
+                if self.progress.wants_readings and self.processes.world == 1 and now - shown > 1:
+                    shown = now
+                    self.progress.step(self.step, self._record(epoch, now - started, first))
+                else:
+                    self.progress.step(self.step)
+                if self.step % self.batches.steps == 0:
+                    self._end_epoch(epoch, started, first)
+                due = int(now - saved > self.run.checkpoint_seconds)
+                # A signal may come between two looks: it is read once, and agreed upon.
+                asked, due = self.processes.largest(stop.number or 0, due)
+                if asked or due:
+                    saved = now
+                    self._save()
+                if asked:
+                    raise Interrupted(asked)
+
+    def take(self, batch: Batch, epoch: int) -> None:
+        """One step on a batch of an epoch."""
         rate = learning_rate(self.run.optimiser, self.step / self.total_steps)
-        for group in self.optimiser.param_groups:
-            group["lr"] = rate
-        keys = image_keys(purpose_key(self.run.seed, _NOISE, epoch), numbers)
-        # A model with dropout draws from torch's generator: seeded by the step, it goes on exactly.
-        torch.manual_seed(purpose_key(self.run.seed, _MODEL, self.step))
-        images = images.contiguous(memory_format=memory_format(self.device))
-        self.model.train()
-        with autocast(self.device, self.bfloat16):
-            result = step_loss(self.model, images, labels, self.run, keys)
-        self.optimiser.zero_grad(set_to_none=True)
-        torch.autograd.backward(result.loss)
-        self.optimiser.step()
+        started = time.monotonic() if self.first_step_seconds is None else None
         self.step += 1
-        if self.averaged:
-            self.averaged.update(self.model, self.step)
-        self._add(result.loss.detach(), result.clean_correct, result.adversarial_correct, labels)
+        self.engine.take(batch, epoch, (self.step - 1) % self.batches.steps, self.step, rate)
+        if started is not None:
+            synchronise(self.device)
+            self.first_step_seconds = time.monotonic() - started
 
-    def _add(
-        self, loss: Tensor, clean: Tensor | None, adversarial: Tensor | None, labels: Tensor
-    ) -> None:
-        sums = self.sums
-        sums.loss = sums.loss + loss
-        first_bad = ~torch.isfinite(loss) & (sums.bad_step < 0)
-        sums.bad_step = torch.where(first_bad, float(self.step), sums.bad_step)
-        if clean is not None:
-            sums.clean_correct = sums.clean_correct + clean
-            sums.clean_seen += len(labels)
-        if adversarial is not None:
-            sums.adversarial_correct = sums.adversarial_correct + adversarial
-            sums.adversarial_seen += len(labels)
-        sums.steps += 1
-
-    def _record(self, epoch: int, seconds: float, steps_before: int) -> dict[str, Any]:
+    def _record(self, epoch: int, seconds: float, first_step: int) -> dict[str, Any]:
         """The epoch so far; stops the run if a loss was not finite."""
-        sums = self.sums
-        if (bad := int(sums.bad_step)) >= 0:
+        totals = Totals.read(self.engine)
+        if totals.bad_step >= 0:
             raise TrainingError(
-                f"the loss was not finite at step {bad}; the last checkpoint in "
+                f"the loss was not finite at step {totals.bad_step}; the last checkpoint in "
                 f"{self.folder.path} is from before it (a lower learning rate may help)"
             )
-        images = (sums.steps - steps_before) * self.batches.batch_size
+        steps = self.step - epoch * self.batches.steps
+        seen = steps * self.batches.batch_size
+        clean, adversarial = self.engine.counts
         return {
             "epoch": epoch + 1,
             "step": self.step,
-            "learning_rate": self.optimiser.param_groups[0]["lr"],
-            "loss": float(sums.loss) / sums.steps,
-            "clean_accuracy": (
-                float(sums.clean_correct) / sums.clean_seen if sums.clean_seen else None
-            ),
-            "adversarial_accuracy": (
-                float(sums.adversarial_correct) / sums.adversarial_seen
-                if sums.adversarial_seen
-                else None
-            ),
-            "images_per_second": images / max(seconds, 1e-9),
+            "learning_rate": learning_rate(self.run.optimiser, (self.step - 1) / self.total_steps),
+            "loss": totals.loss / steps,
+            "clean_accuracy": totals.clean_correct / seen if clean else None,
+            "adversarial_accuracy": totals.adversarial_correct / seen if adversarial else None,
+            "images_per_second": (steps - first_step)
+            * self.batches.batch_size
+            / max(seconds, 1e-9),
         }
 
-    def _end_epoch(self, epoch: int, started: float, steps_before: int) -> None:
+    def _end_epoch(self, epoch: int, started: float, first_step: int) -> None:
         synchronise(self.device)
         seconds = time.monotonic() - started
         self.seconds += seconds
-        record = {**self._record(epoch, seconds, steps_before), "seconds": self.seconds}
+        record = {**self._record(epoch, seconds, first_step), "seconds": self.seconds}
         every = self.run.check_epochs
         if every and ((epoch + 1) % every == 0 or epoch + 1 == self.run.epochs):
             record["check"] = self.check()
-        self.folder.append_log(record)
+        if unreadable := self._unreadable():
+            record["unreadable"] = unreadable
+        if self.processes.first:
+            self.folder.append_log(record)
         self.progress.epoch(record, self.run.epochs)
-        self.sums = EpochSums.empty(self.device)
+        self.engine.clear()
+
+    def _unreadable(self) -> list[str]:
+        """Photographs that could not be read so far, by any process; new ones are told."""
+        if isinstance(self.batches, Batches):
+            return []
+        own = [str(path) for path in self.batches.corrupt]
+        files = sorted({path for paths in self.processes.gather(own) for path in paths})
+        for path in files:
+            if path not in self.told:
+                self.progress.note(f"{path} cannot be read: another image took its place")
+                self.told.add(path)
+        return files
 
     def check(self) -> dict[str, float]:
         """Clean, FGSM and PGD-10 accuracy of the final model on fixed training images."""
@@ -227,8 +251,7 @@ class Trainer:
             self.split.labels, CHECK_IMAGES, purpose_key(self.run.seed, _CHECK)
         )
         places = torch.from_numpy(numbers).to(self.device)
-        images = as_floats(self.batches.pixels[places])
-        labels = self.batches.labels[places]
+        images, labels = self.batches.floats(places), self.batches.labels[places]
         keys = image_keys(purpose_key(self.run.seed, _CHECK), places)
         model = self.final_model
         right = {"clean": 0, "fgsm": 0, "pgd10": 0}
@@ -245,13 +268,16 @@ class Trainer:
         return {name: count / len(places) for name, count in right.items()}
 
     def _save(self) -> None:
-        if int(self.sums.bad_step) >= 0:
+        """A checkpoint by the first process; all processes hold the same."""
+        if (self.step % self.batches.steps) and Totals.read(self.engine).bad_step >= 0:
             self._record(self.step // self.batches.steps, 1.0, 0)
-        sums = {**vars(self.sums)}
+        sums = self.engine.sums()
+        if not self.processes.first:
+            return
         write_checkpoint(
             self.folder.checkpoint,
             {
-                "schema": 1,
+                "schema": 2,
                 "model": self.model.state_dict(),
                 "averaged": self.averaged.model.state_dict() if self.averaged else None,
                 "optimiser": self.optimiser.state_dict(),
@@ -280,13 +306,15 @@ class Trainer:
                 f"{self.folder.checkpoint} does not fit the model any more ({reason})"
             ) from None
         self.step, self.seconds = state["step"], state["seconds"]
-        self.sums = EpochSums(**state["sums"])
+        self.engine.go_on(state["sums"])
         self.progress.note(f"going on from step {self.step} of {self.total_steps}")
 
     def _first_batch_fits(self) -> None:
         """Say that the model does not take the images before anything is written."""
         classes = len(self.split.classes)
-        logits = output_of(self.model, as_floats(self.batches.pixels[:1]), self.run.model)
+        logits = output_of(
+            self.model, self.batches.floats(torch.zeros(1, dtype=torch.int64)), self.run.model
+        )
         if tuple(logits.shape) != (1, classes):
             raise UserError(
                 f"{self.run.model} gives outputs of shape {tuple(logits.shape)} for one image; "
@@ -315,14 +343,21 @@ def check_labels(split: Split, name: str) -> None:
 
 
 def train(
-    run: Run, folder: RunFolder, split: Split, device: torch.device, progress: TrainingProgress
+    run: Run,
+    folder: RunFolder,
+    split: Split,
+    device: torch.device,
+    progress: TrainingProgress,
+    machine: Machine | None = None,
+    processes: Processes | None = None,
 ) -> bool:
     """Train into the folder; false if the run there was finished already."""
     if folder.config.exists():
         folder.prepare(run, {})
         if folder.weights.exists():
             return False
-    trainer = Trainer(run, folder, split, device, progress)
-    folder.prepare(run, versions(device))
+    trainer = Trainer(run, folder, split, device, progress, machine, processes)
+    if trainer.processes.first:
+        folder.prepare(run, versions(device))
     trainer.fit()
     return True

@@ -1,0 +1,100 @@
+"""The processes of a run under `torchrun`, one a device; without it there is one.
+
+The process group is torch's own. What is said and written comes from the first process.
+"""
+
+import os
+from collections.abc import Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass
+from typing import Any
+
+import torch
+from torch import Tensor, distributed
+from torch.distributed import PrefixStore  # type: ignore[attr-defined]
+from torch.distributed.rendezvous import rendezvous
+
+from bilateral.errors import UserError
+
+
+@dataclass(frozen=True)
+class Processes:
+    """This process among those of the run."""
+
+    rank: int = 0
+    world: int = 1
+    host_group: Any = None
+    """A group for agreements between hosts, so that no device has to wait for one."""
+
+    @property
+    def first(self) -> bool:
+        """Whether this is the process that writes."""
+        return self.rank == 0
+
+    def sum(self, values: Tensor) -> Tensor:
+        """The sum over all processes."""
+        if self.world > 1:
+            values = values.clone()
+            distributed.all_reduce(values)
+        return values
+
+    def average(self, tensors: list[Tensor]) -> None:
+        """Replace each tensor by its mean over all processes."""
+        if self.world == 1 or not tensors:
+            return
+        flat = torch.cat([tensor.flatten() for tensor in tensors])
+        distributed.all_reduce(flat)
+        flat /= self.world
+        parts = torch.split(flat, [tensor.numel() for tensor in tensors])
+        for tensor, part in zip(tensors, parts, strict=True):
+            tensor.copy_(part.view_as(tensor))
+
+    def largest(self, *numbers: int) -> list[int]:
+        """The largest of each number over all processes: how they agree to stop at one step."""
+        if self.world == 1:
+            return list(numbers)
+        agreed = torch.tensor(numbers)
+        distributed.all_reduce(agreed, distributed.ReduceOp.MAX, group=self.host_group)
+        return [int(number) for number in agreed]
+
+    def gather(self, value: Any) -> list[Any]:
+        """What every process has, in the order of their ranks, for all of them."""
+        if self.world == 1:
+            return [value]
+        values: list[Any] = [None] * self.world
+        distributed.all_gather_object(values, value, group=self.host_group)
+        return values
+
+
+def is_lost_process(error: RuntimeError) -> bool:
+    """Whether an error says that another process of the group is gone; gloo has no type for it."""
+    return isinstance(error, distributed.DistError) or "gloo" in str(error)
+
+
+@contextmanager
+def joined(device: torch.device) -> Iterator[Processes]:
+    """The processes that torchrun started, as a group; one process without it."""
+    world = int(os.environ.get("WORLD_SIZE", "1"))
+    if world == 1:
+        yield Processes()
+        return
+    if not distributed.is_available():
+        raise UserError("this torch was built without torch.distributed: one process only")
+    backend = "nccl" if device.type == "cuda" else "gloo"
+    bound = device if device.type == "cuda" else None
+    # Restarted workers may share torchrun's store with the attempt before: their addresses in it
+    # must not be taken for those of this one.
+    store, rank, world = next(rendezvous("env://"))
+    attempt = os.environ.get("TORCHELASTIC_RESTART_COUNT", "0")
+    distributed.init_process_group(
+        backend,
+        store=PrefixStore(f"attempt{attempt}", store),
+        rank=rank,
+        world_size=world,
+        device_id=bound,
+    )
+    try:
+        host_group = distributed.new_group(backend="gloo") if backend != "gloo" else None
+        yield Processes(rank, world, host_group)
+    finally:
+        distributed.destroy_process_group()

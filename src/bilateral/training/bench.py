@@ -1,0 +1,168 @@
+"""How fast a recipe trains here, beside what the machine's own matrix products reach."""
+
+import time
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import torch
+from torch import nn
+from torch.utils.flop_counter import FlopCounterMode
+
+from bilateral.config import Machine, Run
+from bilateral.data.batches import Batch
+from bilateral.data.datasets import Split, entry_named, load
+from bilateral.models import build_model
+from bilateral.runs import RunFolder
+from bilateral.runtime import synchronise, versions
+from bilateral.training.progress import TrainingProgress
+from bilateral.training.step import forwards_per_image
+from bilateral.training.trainer import Trainer
+
+Note = Callable[[str], None]
+
+
+def bench_split(run: Run) -> tuple[Split, int]:
+    """What to measure on, and the images of an epoch.
+
+    A named data set is replaced by noise of its shape: what a step costs does not depend on what
+    it sees.
+    """
+    if run.data.name.startswith("folder:"):
+        whole = True if run.data.augment == "resized-crop-flip" else None
+        size, seed = run.image_size, run.seed
+        split = load(run.data.name, "train", image_size=size, seed=seed, streamed=whole)
+        return split, len(split.labels)
+    entry = entry_named(run.data.name)
+    count = 16 * run.optimiser.batch_size
+    return noise(count, entry.image_shape, entry.classes), entry.counts["train"]
+
+
+def noise(count: int, shape: tuple[int, int, int], classes: tuple[str, ...]) -> Split:
+    """Random pixels."""
+    pixels = np.random.default_rng(0).integers(0, 256, (count, *shape), dtype=np.uint8)
+    return Split(pixels, np.arange(count, dtype=np.int64) % len(classes), classes)
+
+
+def bench_train(
+    run: Run,
+    split: Split,
+    images_an_epoch: int,
+    device: torch.device,
+    machine: Machine,
+    without: tuple[str, ...] = (),
+    seconds: float = 10.0,
+    note: Note = lambda _: None,
+) -> dict[str, Any]:
+    """Images a second with every feature on, then with each of `without` switched off."""
+    matrix_rate = matmul_tflops(device)
+    note(f"matrix products: {matrix_rate:.1f} TFLOP/s")
+    rows = {}
+    for feature in ("", *without):
+        name = f"without {feature}" if feature else "all"
+        row = _measure(*_switched_off(run, machine, feature), split, device, seconds)
+        row["tflops"] = row["images_per_second"] * flops_per_image(run, split) / 1e12
+        row["share_of_matrix_rate"] = row["tflops"] / matrix_rate
+        row["epoch_seconds"] = images_an_epoch / row["images_per_second"]
+        rows[name] = row
+        note(
+            f"{name}: {row['images_per_second']:,.0f} images/s, {row['tflops']:.1f} TFLOP/s, "
+            f"first step after {row['first_step_seconds']:.1f} s"
+        )
+    return {
+        "recipe": run.recipe,
+        "model": run.model,
+        "batch_size": run.optimiser.batch_size,
+        "reference": run.adversary.reference,
+        **rows["all"],
+        "matmul_tflops": matrix_rate,
+        "features": rows,
+        "device": versions(device)["device"],
+        "torch": torch.__version__,
+    }
+
+
+def _switched_off(run: Run, machine: Machine, feature: str) -> tuple[Run, Machine]:
+    """A feature is a field of `Machine`, or the precision of the run."""
+    if feature == "bfloat16":
+        return run.with_fields(precision="float32"), machine
+    field = feature.replace("-", "_")
+    return run, machine.with_fields(**{field: "off"}) if feature else machine
+
+
+def _measure(
+    run: Run, machine: Machine, split: Split, device: torch.device, seconds: float
+) -> dict[str, Any]:
+    torch.compiler.reset()
+    if device.type == "cuda":
+        torch.cuda.empty_cache()
+        torch.cuda.reset_peak_memory_stats(device)
+    folder = RunFolder(Path("unused"))  # nothing is written
+    started = time.monotonic()
+    trainer = Trainer(run, folder, split, device, TrainingProgress(quiet=True), machine)
+    batches = _forever(trainer)
+    for _ in range(5):  # compile, search for algorithms, capture
+        trainer.take(*next(batches))
+    synchronise(device)
+    warm_up = time.monotonic() - started
+    rounds: list[float] = []
+    steps = max(1, round(0.2 * trainer.batches.steps))
+    begun = time.monotonic()
+    while len(rounds) < 3 or time.monotonic() - begun < seconds:
+        at = time.monotonic()
+        for _ in range(steps):
+            trainer.take(*next(batches))
+        synchronise(device)
+        rounds.append(steps * trainer.batches.batch_size / (time.monotonic() - at))
+    return {
+        "images_per_second": float(np.median(rounds)),
+        "slowest_round": min(rounds),
+        "fastest_round": max(rounds),
+        "rounds": len(rounds),
+        "first_step_seconds": trainer.first_step_seconds,
+        "warm_up_seconds": warm_up,
+        "peak_memory_gib": (
+            torch.cuda.max_memory_allocated(device) / 2**30 if device.type == "cuda" else None
+        ),
+    }
+
+
+def _forever(trainer: Trainer) -> Iterator[tuple[Batch, int]]:
+    epoch = 0
+    while True:
+        for batch in trainer.batches.epoch(epoch):
+            yield batch, epoch
+        epoch += 1
+
+
+def flops_per_image(run: Run, split: Split) -> float:
+    """Floating-point operations of a step: twice the multiply-adds of its forward passes."""
+    height, width, channels = split.pixels.shape[1:]
+    with torch.device("meta"):
+        model = build_model(run.model, len(split.classes), channels, (height, width)).eval()
+        images = torch.empty(1, channels, height, width)
+    return forward_flops(model, images) * forwards_per_image(run)
+
+
+def forward_flops(model: nn.Module, images: torch.Tensor) -> float:
+    """Floating-point operations of a forward pass, counted by torch."""
+    with FlopCounterMode(display=False) as counter, torch.no_grad():
+        model(images)
+    return float(counter.get_total_flops())
+
+
+def matmul_tflops(device: torch.device) -> float:
+    """What products of large matrices reach here: bfloat16 on a GPU, float32 elsewhere."""
+    gpu = device.type == "cuda"
+    size, dtype = (8192, torch.bfloat16) if gpu else (1024, torch.float32)
+    one, other = (torch.randn(size, size, device=device, dtype=dtype) for _ in range(2))
+    rates = []
+    for _ in range(6):
+        synchronise(device)
+        started = time.monotonic()
+        for _ in range(10):
+            one @ other
+        synchronise(device)
+        rates.append(10 * 2 * size**3 / (time.monotonic() - started) / 1e12)
+    return float(np.median(rates[1:]))

@@ -1,0 +1,215 @@
+"""A training step on the device: augment, attack, update, count; never waiting for the host.
+
+The attack and the update are two compiled callables over the same weights. On one GPU a whole step
+is captured once as a CUDA graph and replayed, so launches cost nothing.
+"""
+
+from contextlib import nullcontext
+from dataclasses import dataclass
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+from torch.nn.parallel import DistributedDataParallel
+
+from bilateral.config import Machine, Run, Switch
+from bilateral.data.batches import Batch, augment, augmentation_keys
+from bilateral.method import needs_reference
+from bilateral.processes import Processes
+from bilateral.randomness import image_keys, purpose_key
+from bilateral.runtime import autocast
+from bilateral.training.averaging import AveragedWeights
+from bilateral.training.step import StepLoss, step_loss
+from bilateral.training.twin import twin_of
+
+WARM_STEPS = 2
+"""Steps before the capture: the compiler, cuDNN's search and the momentum are done by then."""
+_NOISE, _MODEL = 4, 8
+_LOSS, _CLEAN, _ADVERSARIAL, _BAD_STEP = range(4)
+
+
+@dataclass(frozen=True)
+class Speed:
+    """What of `Machine` is in use here: each setting decided."""
+
+    compile: bool
+    graphs: bool
+    channels_last: bool
+    fused: bool
+
+    @classmethod
+    def on(cls, machine: Machine, device: torch.device, processes: Processes) -> "Speed":
+        """All of it on a GPU, nothing elsewhere, unless asked for; graphs for one process alone."""
+        gpu = device.type == "cuda"
+
+        def decided(asked: Switch, possible: bool = True) -> bool:
+            return possible and (gpu if asked == "auto" else asked == "on")
+
+        return cls(
+            compile=decided(machine.compile),
+            graphs=decided(machine.graphs, gpu and processes.world == 1),
+            channels_last=decided(machine.channels_last),
+            fused=decided(machine.fused),
+        )
+
+
+class Engine:
+    """Takes the steps of a run; `totals` holds the sums of the epoch under way on the device."""
+
+    def __init__(
+        self,
+        model: nn.Module,
+        run: Run,
+        optimiser: torch.optim.Optimizer,
+        averaged: AveragedWeights | None,
+        device: torch.device,
+        bfloat16: bool,
+        speed: Speed,
+        image_size: int,
+        accumulate: int = 1,
+        processes: Processes | None = None,
+    ) -> None:
+        self.model, self.run, self.optimiser, self.averaged = model, run, optimiser, averaged
+        self.device, self.bfloat16, self.speed = device, bfloat16, speed
+        self.image_size = image_size
+        self.accumulate, self.processes = accumulate, processes or Processes()
+        self.totals = torch.zeros(4, dtype=_sum_type(device), device=device)
+        self.steps_taken = 0
+        self.clear()
+        self._numbers = torch.zeros(5, dtype=torch.int64, device=device)
+        self._rate = torch.zeros((), device=device)
+        self._pull = torch.zeros((), device=device)
+        self._graph: torch.cuda.CUDAGraph | None = None
+        self._batch: Batch | None = None
+        self._buffers = [buffer for buffer in model.buffers() if buffer.is_floating_point()]
+        self._update: Any = model
+        if self.processes.world > 1:
+            self._update = DistributedDataParallel(model)
+        self._twin: Any = twin_of(model, run.adversary.batch_norm)
+        if speed.compile:
+            self._update = torch.compile(self._update, dynamic=False)
+            self._twin = torch.compile(self._twin, dynamic=False)
+
+    def clear(self) -> None:
+        """Start an epoch's sums anew."""
+        self.totals.zero_()
+        self.totals[_BAD_STEP] = -1
+
+    @property
+    def counts(self) -> tuple[bool, bool]:
+        """Whether images are counted that are right when clean, and when attacked."""
+        if self.run.method == "adversarial":
+            return needs_reference(self.run.adversary, self.run.labels), True
+        return True, self.run.method == "trades"
+
+    def sums(self) -> Tensor:
+        """The loss and the two counts of the epoch so far, over all processes."""
+        return self.processes.sum(self.totals[:_BAD_STEP])
+
+    def go_on(self, sums: Tensor) -> None:
+        """Start from the sums of an epoch that was interrupted; the first process keeps them."""
+        self.clear()
+        if self.processes.first:
+            self.totals[:_BAD_STEP] = sums
+
+    def take(self, batch: Batch, epoch: int, step_in_epoch: int, step: int, rate: float) -> None:
+        """One step of the run, counted from 1 by `step`."""
+        seed = self.run.seed
+        keys = augmentation_keys(seed, epoch, step_in_epoch)
+        numbers = torch.tensor([*keys, purpose_key(seed, _NOISE, epoch), step])
+        self._numbers.copy_(numbers, non_blocking=True)
+        self._set_rate(rate)
+        if self.averaged:
+            self._pull.fill_(self.averaged.pull(step))
+        # A model with dropout draws from torch's generator: seeded by the step, it goes on exactly.
+        torch.manual_seed(purpose_key(seed, _MODEL, step - 1))
+        self.model.train()
+        if self.speed.graphs and self.steps_taken >= WARM_STEPS:
+            self._replay(batch)
+        else:
+            # What was compiled in the first steps must do for all others.
+            settled = self.speed.compile and self.steps_taken >= WARM_STEPS
+            stance = torch.compiler.set_stance("fail_on_recompile") if settled else nullcontext()
+            with stance:
+                self._compute(batch)
+        self.steps_taken += 1
+
+    def _set_rate(self, rate: float) -> None:
+        self._rate.fill_(rate)
+        for group in self.optimiser.param_groups:
+            group["lr"] = self._rate if self.speed.graphs else rate
+
+    def _replay(self, batch: Batch) -> None:
+        if self._graph is None or self._batch is None:
+            self._batch = Batch._make(None if part is None else part.clone() for part in batch)
+            self._graph = torch.cuda.CUDAGraph()
+            with torch.cuda.graph(self._graph):
+                self._compute(self._batch)
+        for kept, new in zip(self._batch, batch, strict=True):
+            if kept is not None and new is not None:
+                kept.copy_(new, non_blocking=True)
+        self._graph.replay()
+
+    def _compute(self, batch: Batch) -> None:
+        keys = image_keys(self._numbers[3], batch.numbers)
+        images = augment(batch, self.run.data, self.image_size, self._numbers[:3])
+        if self.speed.channels_last:
+            images = images.contiguous(memory_format=torch.channels_last)
+        self.optimiser.zero_grad(set_to_none=True)
+        parts = zip(
+            *(tensor.chunk(self.accumulate) for tensor in (images, batch.labels, keys)), strict=True
+        )
+        results = [
+            self._descend(part_images, labels, part_keys, last=number == self.accumulate)
+            for number, (part_images, labels, part_keys) in enumerate(parts, start=1)
+        ]
+        self.optimiser.step()
+        # All processes must attack the same network, running statistics included.
+        self.processes.average(self._buffers)
+        if self.averaged:
+            self.averaged.update(self.model, self._pull)
+        self._count(results)
+
+    def _descend(self, images: Tensor, labels: Tensor, keys: Tensor, last: bool) -> StepLoss:
+        """Add the gradients of a part of the batch; processes share them once a step."""
+        alone = self.processes.world == 1 or last
+        with nullcontext() if alone else self._update.no_sync():
+            with autocast(self.device, self.bfloat16):
+                result = step_loss(self._update, self._twin, images, labels, self.run, keys)
+            torch.autograd.backward(result.loss / self.accumulate)
+        return result
+
+    def _count(self, results: list[StepLoss]) -> None:
+        step = self._numbers[4]
+        loss = torch.stack([result.loss.detach() for result in results]).mean()
+        bad = ~torch.isfinite(loss) & (self.totals[_BAD_STEP] < 0)
+        self.totals[_BAD_STEP] = torch.where(
+            bad, step.to(self.totals.dtype), self.totals[_BAD_STEP]
+        )
+        self.totals[_LOSS] += loss
+        for result in results:
+            if result.clean_correct is not None:
+                self.totals[_CLEAN] += result.clean_correct
+            if result.adversarial_correct is not None:
+                self.totals[_ADVERSARIAL] += result.adversarial_correct
+
+
+@dataclass(frozen=True)
+class Totals:
+    """An epoch so far, over all processes, read from the device."""
+
+    loss: float
+    clean_correct: float
+    adversarial_correct: float
+    bad_step: int
+
+    @classmethod
+    def read(cls, engine: Engine) -> "Totals":
+        """Waits for the device, and for the other processes."""
+        summed = engine.sums().tolist()
+        bad_step = engine.processes.largest(int(engine.totals[_BAD_STEP]))[0]
+        return cls(summed[0] / engine.processes.world, summed[1], summed[2], bad_step)
+
+
+def _sum_type(device: torch.device) -> torch.dtype:
+    return torch.float32 if device.type == "mps" else torch.float64

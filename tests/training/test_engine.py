@@ -1,0 +1,191 @@
+"""The fast step computes what the plain one does; the twin is the model in another mode."""
+
+import copy
+
+import numpy as np
+import pytest
+import torch
+
+from bilateral.config import Adversary, Data, Labels, Machine
+from bilateral.data.datasets import Split
+from bilateral.errors import TrainingError, UserError
+from bilateral.paper.recipes import recipe_named
+from bilateral.processes import Processes
+from bilateral.runs import RunFolder
+from bilateral.training.engine import Engine, Speed
+from bilateral.training.progress import TrainingProgress
+from bilateral.training.trainer import Trainer, train
+from bilateral.training.twin import twin_of
+
+CPU = torch.device("cpu")
+QUIET = TrainingProgress(quiet=True)
+PLAIN = Machine(compile="off", graphs="off", channels_last="off", fused="off")
+TINY = recipe_named("digits-r-mc-la").with_fields(
+    data=Data(name="digits", augment="crop-flip"), epochs=3, averaging=0.9, check_epochs=0
+)
+# A low rate: at a high one rounding alone soon leads to another adversarial class.
+TINY = TINY.with_fields(optimiser=TINY.optimiser.with_fields(batch_size=16, learning_rate=0.02))
+
+
+@pytest.fixture(scope="module")
+def split():
+    generator = np.random.default_rng(0)
+    labels = np.arange(128) % 10
+    pixels = generator.integers(0, 128, (128, 8, 8, 1)) + 12 * labels[:, None, None, None]
+    return Split(pixels.astype(np.uint8), labels.astype(np.int64), tuple("0123456789"))
+
+
+def losses(split, run, machine, tmp_path, steps=20):
+    """The loss of each step, and the trainer after them."""
+    trainer = Trainer(run, RunFolder(tmp_path / "run"), split, CPU, QUIET, machine)
+    found = []
+    while len(found) < steps:
+        epoch = trainer.step // trainer.batches.steps
+        for batch in trainer.batches.epoch(epoch):
+            trainer.engine.clear()
+            trainer.take(batch, epoch)
+            found.append(float(trainer.engine.totals[0]))
+    return found[:steps], trainer
+
+
+def test_the_twin_shares_the_weights_and_keeps_its_mode(convolutional):
+    convolutional.train()
+    twin = twin_of(convolutional)
+    assert not twin.training and convolutional.training
+    assert not any(parameter.requires_grad for parameter in twin.parameters())
+    assert all(parameter.requires_grad for parameter in convolutional.parameters())
+    with torch.no_grad():
+        for parameter in convolutional.parameters():
+            parameter.add_(1.0)
+        for buffer in convolutional.buffers():
+            buffer.add_(1)
+    for (name, own), other in zip(
+        twin.state_dict().items(), convolutional.state_dict().values(), strict=True
+    ):
+        assert torch.equal(own, other), name
+
+
+def test_a_twin_in_train_mode_moves_no_statistics(batch):
+    model = torch.nn.Sequential(torch.nn.BatchNorm2d(batch[0].shape[1]), torch.nn.Dropout(0.5))
+    twin = twin_of(model, "train")
+    seen = twin(batch[0])
+    torch.testing.assert_close(
+        seen.mean(dim=(0, 2, 3)), torch.zeros(seen.shape[1]), atol=1e-5, rtol=0
+    )
+    assert torch.equal(model[0].running_mean, torch.zeros(seen.shape[1]))
+    assert model[0].num_batches_tracked == 0
+    assert not twin[1].training
+
+
+def test_twins_of_tied_weights_stay_tied():
+    model = torch.nn.Sequential(torch.nn.Linear(4, 4), torch.nn.Linear(4, 4))
+    model[1].weight = model[0].weight
+    twin = twin_of(model)
+    assert twin[0].weight.data_ptr() == twin[1].weight.data_ptr() == model[0].weight.data_ptr()
+
+
+# The compiler's own imports use what torch itself calls deprecated.
+compiling = pytest.mark.filterwarnings("ignore::DeprecationWarning:torch", "ignore::UserWarning")
+
+
+@compiling
+@pytest.mark.parametrize("batch_norm", ["eval", "train"])
+def test_the_compiled_step_tracks_the_plain_one(split, tmp_path, batch_norm):
+    """Tight enough that stale weights in the attack or another batch-norm mode would be seen."""
+    run = TINY.with_fields(adversary=TINY.adversary.with_fields(batch_norm=batch_norm))
+    plain, one = losses(split, run, PLAIN, tmp_path)
+    fast, other = losses(split, run, PLAIN.with_fields(compile="on"), tmp_path)
+    np.testing.assert_allclose(fast, plain, rtol=2e-3)
+    assert min(plain) < plain[0] - 0.05
+    for own, theirs in zip(
+        one.final_model.parameters(), other.final_model.parameters(), strict=True
+    ):
+        torch.testing.assert_close(own, theirs, atol=5e-3, rtol=0)
+
+
+def test_the_tolerance_would_catch_a_wrong_step(split, tmp_path, monkeypatch):
+    """Stale weights in the attack, and batch norm in the wrong mode, each move the losses more."""
+    plain, _ = losses(split, TINY, PLAIN, tmp_path)
+    train_mode = TINY.with_fields(adversary=TINY.adversary.with_fields(batch_norm="train"))
+    other_mode, _ = losses(split, train_mode, PLAIN, tmp_path)
+    monkeypatch.setattr(
+        "bilateral.training.engine.twin_of",
+        lambda model, _: copy.deepcopy(model).requires_grad_(False).eval(),
+    )
+    stale, _ = losses(split, TINY, PLAIN, tmp_path)
+    for wrong in (other_mode, stale):
+        assert max(abs(np.array(wrong) / np.array(plain) - 1)) > 4e-3
+
+
+@compiling
+def test_nothing_may_recompile_after_the_first_steps(split, tmp_path):
+    machine = PLAIN.with_fields(compile="on")
+    _, trainer = losses(split, TINY, machine, tmp_path, steps=3)
+    batch = next(trainer.batches.epoch(0))
+    smaller = batch._replace(
+        pixels=batch.pixels[:7], labels=batch.labels[:7], numbers=batch.numbers[:7]
+    )
+    with pytest.raises(RuntimeError, match="recompile"):
+        trainer.take(smaller, 0)
+
+
+def test_a_batch_in_parts_gives_the_same_gradients(tmp_path, split):
+    """On a model without batch norm, whose statistics would be those of the parts."""
+    (tmp_path / "own.py").write_text(
+        "from torch import nn\n"
+        "def build(): return nn.Sequential(nn.Flatten(), nn.Linear(64, 32), nn.ReLU(), "
+        "nn.Linear(32, 10))\n"
+    )
+    run = TINY.with_fields(model=f"{tmp_path}/own.py:build")
+    whole, one = losses(split, run, PLAIN, tmp_path)
+    parts, other = losses(split, run, PLAIN.with_fields(accumulate=4), tmp_path)
+    np.testing.assert_allclose(parts, whole, rtol=1e-4)
+    for own, theirs in zip(one.model.parameters(), other.model.parameters(), strict=True):
+        torch.testing.assert_close(own, theirs, atol=1e-5, rtol=1e-4)
+    with pytest.raises(UserError, match="does not divide into 3 equal parts"):
+        losses(split, run, PLAIN.with_fields(accumulate=3), tmp_path)
+
+
+def test_out_of_memory_says_what_to_lower_and_goes_on(split, tmp_path, monkeypatch):
+    whole, folder = RunFolder(tmp_path / "whole"), RunFolder(tmp_path / "run")
+    train(TINY, whole, split, CPU, QUIET)
+    take, calls = Engine.take, []
+
+    def full(self, *arguments):
+        calls.append(1)
+        if len(calls) == 12:
+            raise torch.OutOfMemoryError("CUDA out of memory. Tried to allocate 2 GiB")
+        take(self, *arguments)
+
+    monkeypatch.setattr(Engine, "take", full)
+    often = TINY.with_fields(checkpoint_seconds=0.0)
+    with pytest.raises(TrainingError, match=r"--machine.accumulate 2 .* goes on from the last"):
+        train(often, folder, split, CPU, QUIET)
+    state = torch.load(folder.checkpoint, weights_only=True)
+    assert state["step"] == 11
+    train(often, folder, split, CPU, QUIET)
+    assert folder.weights.read_bytes() == whole.weights.read_bytes()
+
+
+def test_speed_features_are_for_a_gpu_unless_asked_for():
+    gpu = torch.device("cuda")
+    assert Speed.on(Machine(), gpu, Processes()) == Speed(True, True, True, True)
+    assert Speed.on(Machine(), CPU, Processes()) == Speed(False, False, False, False)
+    assert Speed.on(Machine(compile="on", graphs="on"), CPU, Processes()) == Speed(
+        True, False, False, False
+    )
+    assert not Speed.on(Machine(), gpu, Processes(0, 2)).graphs
+
+
+@pytest.mark.parametrize(
+    ("fields", "counted"),
+    [
+        ({}, (True, True)),
+        ({"adversary": Adversary(target="none"), "labels": Labels(rule="one-hot")}, (False, True)),
+        ({"method": "undefended"}, (True, False)),
+    ],
+)
+def test_what_is_counted(split, tmp_path, fields, counted):
+    _, trainer = losses(split, TINY.with_fields(**fields), PLAIN, tmp_path, steps=1)
+    assert trainer.engine.counts == counted
+    assert [float(total) > 0 for total in trainer.engine.totals[1:3]] == list(counted)
