@@ -175,6 +175,7 @@ def test_speed_features_are_for_a_gpu_unless_asked_for():
         True, False, False, False
     )
     assert not Speed.on(Machine(), gpu, Processes(0, 2)).graphs
+    assert not Speed.on(Machine(fused="off"), gpu, Processes()).graphs
 
 
 @pytest.mark.parametrize(

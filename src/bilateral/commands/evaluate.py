@@ -9,7 +9,7 @@ import tyro
 
 from bilateral.arguments import budget, parse
 from bilateral.attacks.table import attack_names
-from bilateral.commands.printing import print_json
+from bilateral.commands.printing import is_first_process, print_json
 from bilateral.errors import UserError
 from bilateral.models.external import load_function
 from bilateral.results import Evaluation
@@ -67,6 +67,8 @@ def command(words: Sequence[str]) -> None:
     """`bilateral evaluate TARGET`."""
     options = parse(Options, words, "bilateral evaluate")
     entry = evaluate_run(options)
+    if not is_first_process():
+        return
     if options.json:
         print_json(entry.model_dump(mode="json"))
     else:
@@ -84,6 +86,7 @@ def evaluate_run(options: Options) -> Evaluation:
     from bilateral.evaluation.campaign import evaluate_target
     from bilateral.evaluation.progress import EvaluationProgress
     from bilateral.evaluation.target import find_target
+    from bilateral.processes import joined
     from bilateral.runtime import choose_device, limit_threads
 
     place = choose_device(options.device)
@@ -91,8 +94,10 @@ def evaluate_run(options: Options) -> Evaluation:
     limit_threads(place, found.split.image_values)
     size = epsilon or found.epsilon
     for message in _guard(found, size, place, options.force):
-        print_warning(message)
-    with EvaluationProgress(options.quiet) as progress:
+        if is_first_process():
+            print_warning(message)
+    quiet = options.quiet or not is_first_process()
+    with joined(place) as processes, EvaluationProgress(quiet) as progress:
         return evaluate_target(
             found,
             names,
@@ -104,6 +109,7 @@ def evaluate_run(options: Options) -> Evaluation:
             options.save_adversarial,
             options.search,
             options.compile,
+            processes,
         )
 
 

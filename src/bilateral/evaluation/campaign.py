@@ -2,9 +2,10 @@
 
 An attack's file holds a flag for every image by its number, so an interrupted evaluation goes on,
 a larger one starts from what a smaller one found, and an ensemble from what its members did.
+Of several processes each attacks its share of every batch; all know all flags, the first writes.
 """
 
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -31,6 +32,7 @@ from bilateral.evaluation.robustness import (
 )
 from bilateral.evaluation.search import Precision, prepare_search
 from bilateral.evaluation.target import Target
+from bilateral.processes import Processes
 from bilateral.results import (
     AttackFile,
     AttackSummary,
@@ -61,7 +63,9 @@ class Campaign:
         batch_size: int | None = None,
         precision: Precision = "auto",
         compile: bool = False,
+        processes: Processes | None = None,
     ) -> None:
+        self.processes = processes or Processes()
         self.numbers = chosen_images(target.split, images, target.data)
         self.target, self.epsilon, self.device = target, epsilon, device
         self.any_precision = precision == "auto"
@@ -92,10 +96,14 @@ class Campaign:
         return self.images.floats(numbers)
 
     def batches(self, numbers: np.ndarray) -> Iterator[Tensor]:
-        """The numbers of batch after batch, on the device; the next one is decoded meanwhile."""
-        places = range(0, len(numbers), self.batch_size)
+        """This process's share of batch after batch, on the device, of which the last may be empty.
+
+        The next one is decoded meanwhile.
+        """
+        rank, world = self.processes.rank, self.processes.world
+        size = self.batch_size * world
         every = torch.from_numpy(numbers).to(self.device)
-        parts = [every[start : start + self.batch_size] for start in places]
+        parts = [every[start : start + size][rank::world] for start in range(0, len(every), size)]
         for place, part in enumerate(parts):
             for expected in parts[place : place + 2]:
                 self.images.expect(expected)
@@ -113,13 +121,39 @@ class Campaign:
             self.search,
         )
 
+    def attack_shared(
+        self, part: Tensor, settings: AttackSettings, wanted: Callable[[Tensor], Tensor]
+    ) -> tuple[Tensor, Flags, Tensor]:
+        """One attack on a batch: its numbers, its flags, and the numbers of the images in them.
+
+        Of several processes each attacks its share; only images at the places that are `wanted`
+        of a share travel between them.
+        """
+        shares: list[tuple[Tensor, Flags, Tensor]] = []
+        if len(part):
+            found, numbers = self.attack(part, settings), part.cpu()
+            places = wanted(numbers)
+            distances = None if found.distances is None else found.distances.cpu()
+            images = found.images[places.to(self.device)].cpu()
+            found = found._replace(robust=found.robust.cpu(), images=images, distances=distances)
+            shares = [(numbers, found, numbers[places])]
+        shares = [share for own in self.processes.gather(shares) for share in own]
+        flags = joined_flags([found for _, found, _ in shares])
+        shown, order = torch.cat([shown for _, _, shown in shares]).sort()
+        flags = flags._replace(images=flags.images[order])
+        return torch.cat([numbers for numbers, _, _ in shares]), flags, shown
+
     def clean_flags(self) -> list[bool]:
         """Which of the chosen images are right without an attack."""
-        clean: list[bool] = []
+        clean: dict[int, bool] = {}
         for part in self.batches(self.numbers):
-            right = predictions(self.target.model, self.images_of(part)) == self.labels[part]
-            clean += right.tolist()
-        return clean
+            right: list[bool] = []
+            if len(part):
+                seen = predictions(self.target.model, self.images_of(part))
+                right = (seen == self.labels[part]).tolist()
+            for numbers, flags in self.processes.gather((part.tolist(), right)):
+                clean |= dict(zip(numbers, flags, strict=True))
+        return [clean[number] for number in self.numbers.tolist()]
 
     def attack_file(self, name: str, any_precision: bool) -> AttackFile:
         """What is on disk of an attack on these weights, and what other attacks' files add.
@@ -162,9 +196,19 @@ class Campaign:
         adversarial: AdversarialImages | None,
     ) -> AttackFile:
         """Attack what is missing, writing flags after every batch."""
-        file = self.attack_file(name, self.any_precision)
+        # All processes must know the same; the first may be writing while another reads.
+        known_by_first = (
+            self.attack_file(name, self.any_precision) if self.processes.first else None
+        )
+        file: AttackFile = self.processes.gather(known_by_first)[0]
         path = self.target.folder.attack(name, self.common["epsilon_text"])
         left = self.numbers
+
+        def wanted(numbers: Tensor) -> Tensor:
+            """Which images of a share are to be kept: all for a reviewer, else the gallery's."""
+            everything = torch.arange(len(numbers))
+            return everything if adversarial is not None else gallery.wanted(name, numbers)
+
         for member, settings in attack_members(name, self.epsilon).items():
             flags = file.members[member]
             known = dict(zip(flags.images, flags.robust, strict=True))
@@ -178,15 +222,17 @@ class Campaign:
             todo = np.array([number for number in left if number not in known], dtype=np.int64)
             done = 0
             for part in self.batches(todo):
-                found = self.attack(part, settings)
-                add_flags(flags, part, found)
-                gallery.offer(name, part, self.images_of(part), found.images)
-                if adversarial is not None:
-                    adversarial.put(part, found.images, member)
-                    adversarial.write()
+                numbers, found, shown_numbers = self.attack_shared(part, settings, wanted)
+                add_flags(flags, numbers, found)
                 file.compile()
-                write_json(path, file.model_dump(by_alias=True))
-                done += len(part)
+                done += len(numbers)
+                clean = self.images_of(shown_numbers.to(self.device))
+                gallery.offer(name, shown_numbers, clean, found.images)
+                if self.processes.first:
+                    if adversarial is not None:
+                        adversarial.put(shown_numbers, found.images, member)
+                        adversarial.write()
+                    write_json(path, file.model_dump(by_alias=True))
                 robust_so_far = sum(flags.robust) / len(flags.robust) * len(left)
                 shown(
                     name if member == name else f"{name}: {member}",
@@ -194,12 +240,13 @@ class Campaign:
                     len(todo),
                     robust_so_far / len(self.numbers),
                 )
-                if stop.number is not None:
-                    raise Interrupted(stop.number)
+                if asked := self.processes.largest(stop.number or 0)[0]:
+                    raise Interrupted(asked)
             flag = dict(zip(flags.images, flags.robust, strict=True))
             left = np.array([number for number in left if flag[int(number)]], dtype=np.int64)
         file.compile()
-        write_json(path, file.model_dump(by_alias=True))
+        if self.processes.first:
+            write_json(path, file.model_dump(by_alias=True))
         return file
 
 
@@ -214,9 +261,10 @@ def evaluate_target(
     save_adversarial: bool = False,
     precision: Precision = "auto",
     compile: bool = False,
+    processes: Processes | None = None,
 ) -> Evaluation:
     """Run what is missing of the named attacks and return this evaluation's entry."""
-    campaign = Campaign(target, epsilon, images, device, batch_size, precision, compile)
+    campaign = Campaign(target, epsilon, images, device, batch_size, precision, compile, processes)
     target.model.eval()
     clean = campaign.clean_flags()
     stop = StopRequest()
@@ -230,7 +278,8 @@ def evaluate_target(
                 adversarial = AdversarialImages.open(path, name, campaign.common)
             file = campaign.run(name, stop, shown, gallery, adversarial)
             summaries[name] = summarise_members(file.members, campaign.numbers.tolist())
-            gallery.write(campaign.labels)
+            if campaign.processes.first:
+                gallery.write(campaign.labels)
     return _record(campaign, clean, summaries)
 
 
@@ -263,7 +312,8 @@ def _record(
         }
     result = entry(summaries)
     stored.put(result)
-    write_json(target.folder.evaluation, stored.model_dump(by_alias=True))
+    if campaign.processes.first:
+        write_json(target.folder.evaluation, stored.model_dump(by_alias=True))
     return result
 
 
@@ -276,6 +326,19 @@ def evaluations(folder: RunFolder) -> EvaluationFile:
     except ValidationError as error:
         complaint = first_complaint(error)
         raise UserError(f"{folder.evaluation} is damaged: {complaint}; remove it") from None
+
+
+def joined_flags(shares: Sequence[Flags]) -> Flags:
+    """The shares of a batch that were attacked at the same time, as one."""
+    distances = [share.distances for share in shares if share.distances is not None]
+    return Flags(
+        robust=torch.cat([share.robust for share in shares]),
+        images=torch.cat([share.images for share in shares]),
+        seconds=max(share.seconds for share in shares),
+        forwards=sum(share.forwards for share in shares),
+        backwards=sum(share.backwards for share in shares),
+        distances=torch.cat(distances) if distances else None,
+    )
 
 
 def _take_over(file: AttackFile, known: AttackFile) -> None:

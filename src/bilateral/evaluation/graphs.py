@@ -112,9 +112,14 @@ def _record(model: nn.Module, images: Tensor, pool: Any) -> _Captured:
                 model(images)
         here.wait_stream(aside)
         graph = torch.cuda.CUDAGraph()
+        generator = torch.cuda.default_generators[torch.cuda.current_device()]
+        before = generator.clone_state()
         try:
             with torch.cuda.graph(graph, pool=pool, capture_error_mode="thread_local"):
                 logits = model(images)
+        except RuntimeError:
+            generator.graphsafe_set_state(before)  # a failed capture leaves it as if capturing
+            raise
         finally:
             torch.cuda.set_stream(here)  # a failed capture leaves its own stream set
     return _Captured(graph, images, logits)

@@ -39,17 +39,22 @@ class Speed:
 
     @classmethod
     def on(cls, machine: Machine, device: torch.device, processes: Processes) -> "Speed":
-        """All of it on a GPU, nothing elsewhere, unless asked for; graphs for one process alone."""
+        """All of it on a GPU, nothing elsewhere, unless asked for.
+
+        Graphs are for one process alone, and need the fused optimiser: the plain one reads the
+        learning rate on the host.
+        """
         gpu = device.type == "cuda"
 
         def decided(asked: Switch, possible: bool = True) -> bool:
             return possible and (gpu if asked == "auto" else asked == "on")
 
+        fused = decided(machine.fused)
         return cls(
             compile=decided(machine.compile),
-            graphs=decided(machine.graphs, gpu and processes.world == 1),
+            graphs=decided(machine.graphs, gpu and processes.world == 1 and fused),
             channels_last=decided(machine.channels_last),
-            fused=decided(machine.fused),
+            fused=fused,
         )
 
 

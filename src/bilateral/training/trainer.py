@@ -39,6 +39,7 @@ from bilateral.training.checkpoint import read_checkpoint, write_checkpoint
 from bilateral.training.engine import Engine, Speed, Totals
 from bilateral.training.optimiser import build_optimiser, learning_rate
 from bilateral.training.progress import TrainingProgress
+from bilateral.training.tracking import Tracking
 from bilateral.weights import read_weights, write_weights
 
 CHECK_IMAGES = 500
@@ -103,6 +104,8 @@ class Trainer:
         self.seconds = 0.0
         self.first_step_seconds: float | None = None
         self.told: set[str] = set()
+        tracked = machine.tensorboard and self.processes.first
+        self.tracking = Tracking(folder.path) if tracked else None
 
     def _batches(self, machine: Machine) -> Batches | PhotographBatches:
         run, rank, world = self.run, self.processes.rank, self.processes.world
@@ -230,6 +233,8 @@ class Trainer:
             record["unreadable"] = unreadable
         if self.processes.first:
             self.folder.append_log(record)
+        if self.tracking:
+            self.tracking.epoch(record)
         self.progress.epoch(record, self.run.epochs)
         self.engine.clear()
 

@@ -1,0 +1,36 @@
+"""A run's log as TensorBoard events, by TensorBoard's own writer; `log.jsonl` is the record."""
+
+from pathlib import Path
+from typing import Any
+
+from bilateral.errors import UserError
+
+
+class Tracking:
+    """Writes each epoch's readings to `<run folder>/tensorboard/`."""
+
+    def __init__(self, folder: Path) -> None:
+        try:
+            from torch.utils.tensorboard import SummaryWriter
+        except ImportError:
+            raise UserError(
+                "tensorboard is not installed: pip install 'bilateral[tensorboard]'"
+            ) from None
+        self._writer: Any = SummaryWriter(str(folder / "tensorboard"))
+
+    def epoch(self, record: dict[str, Any]) -> None:
+        """The numbers of an epoch, at its last step."""
+        for name, value in _numbers(record):
+            self._writer.add_scalar(name, value, record["step"])
+        self._writer.flush()
+
+
+def _numbers(record: dict[str, Any], prefix: str = "") -> list[tuple[str, float]]:
+    """The readings of a record by their names, those of its parts as `part/name`."""
+    found = []
+    for name, value in record.items():
+        if isinstance(value, dict):
+            found += _numbers(value, f"{prefix}{name}/")
+        elif isinstance(value, int | float) and name not in ("epoch", "step"):
+            found.append((prefix + name, float(value)))
+    return found

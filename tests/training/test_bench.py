@@ -1,0 +1,109 @@
+"""Throughput: what is counted, and the command through its real entry point."""
+
+import json
+import subprocess
+import sys
+
+import pytest
+import torch
+
+from bilateral.config import Adversary, Labels, Machine, Run
+from bilateral.paper.recipes import recipe_named
+from bilateral.training.bench import bench_split, bench_train, flops_per_image, forward_flops
+from bilateral.training.step import forwards_per_image
+
+CPU = torch.device("cpu")
+
+
+@pytest.mark.parametrize(
+    ("recipe", "forwards"),
+    [
+        ("cifar10-undefended", 3),
+        ("cifar10-r-mc-la", 6),
+        ("cifar10-fgsm", 5),
+        ("cifar10-madry", 17),
+        ("cifar10-madry-la", 18),
+        ("cifar10-trades", 27),
+        ("imagenet-r-mc-la-resnet50", 8),
+    ],
+)
+def test_a_step_costs_so_many_forwards(recipe, forwards):
+    """The paper's six: clean 1, attack 2, update 3."""
+    assert forwards_per_image(recipe_named(recipe)) == forwards
+
+
+def test_reading_the_labels_at_the_start_saves_a_forward():
+    adversary = Adversary(target="most-confusing", reference="start")
+    assert forwards_per_image(Run(adversary=adversary, labels=Labels())) == 5
+
+
+def test_operations_are_those_of_the_layers():
+    model = torch.nn.Sequential(torch.nn.Conv2d(3, 4, 3, padding=1, bias=False), torch.nn.Flatten())
+    multiply_adds = 8 * 8 * 4 * 3 * 9
+    assert forward_flops(model, torch.empty(1, 3, 8, 8)) == 2 * multiply_adds
+    run = recipe_named("cifar10-r-mc-la")
+    split, images = bench_split(run)
+    assert images == 50_000 and split.pixels.shape == (16 * 128, 32, 32, 3)
+    # 5.25 G multiply-adds a forward of WRN-28-10, six forwards: 63 GFLOP.
+    assert flops_per_image(run, split) == pytest.approx(63e9, rel=0.01)
+
+
+def test_images_a_second_are_what_a_slow_step_allows(monkeypatch):
+    """The clock runs over the steps alone: 20 ms a step of 64 images is 3,200 at most."""
+    import time
+
+    from bilateral.training.engine import Engine
+
+    take = Engine.take
+
+    def slowly(self, *arguments):
+        time.sleep(0.02)
+        take(self, *arguments)
+
+    monkeypatch.setattr(Engine, "take", slowly)
+    run = recipe_named("digits-r-mc-la")
+    split, images = bench_split(run)
+    result = bench_train(run, split, images, CPU, Machine(), ("compile",), seconds=0.3)
+    assert set(result["features"]) == {"all", "without compile"}
+    for row in (result, *result["features"].values()):
+        assert 200 < row["images_per_second"] < 64 / 0.02
+        assert row["epoch_seconds"] == pytest.approx(1437 / row["images_per_second"])
+        expected = row["images_per_second"] * flops_per_image(run, split) / 1e12
+        assert row["tflops"] == pytest.approx(expected)
+        assert row["share_of_matrix_rate"] == pytest.approx(row["tflops"] / result["matmul_tflops"])
+
+
+def bench(*words):
+    return subprocess.run(
+        [sys.executable, "-m", "bilateral", "bench", "train", *words],
+        capture_output=True,
+        text=True,
+        check=False,
+    )
+
+
+def test_the_command_prints_one_document_and_writes_nothing(tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    done = bench("digits-r-mc-la", "--seconds", "0.2", "--without", "fused", "--json", "--quiet")
+    assert done.returncode == 0, done.stderr
+    result = json.loads(done.stdout)
+    for field in ("recipe", "model", "batch_size", "images_per_second", "tflops", "matmul_tflops"):
+        assert result[field]
+    assert list(result["features"]) == ["all", "without fused"]
+    assert not list(tmp_path.iterdir())
+
+
+@pytest.mark.parametrize(
+    ("words", "message"),
+    [
+        ([], "bench train needs a recipe as its first word"),
+        (["cifar10-r-mc-al"], "unknown recipe"),
+        (["digits-r-mc-la", "--without", "magic"], "magic"),
+        (["digits-r-mc-la", "--seconds", "0"], "seconds"),
+        (["imagenet-r-mc-la-resnet50"], "imagenet is not a folder"),
+    ],
+)
+def test_bad_input_is_one_line(words, message):
+    done = bench(*words)
+    assert done.returncode == 2
+    assert message in done.stderr and done.stderr.count("\n") == 1
