@@ -19,9 +19,8 @@ from torch import Tensor
 from torch.utils.data import DataLoader, Dataset, Sampler
 
 from bilateral.config import Data
-from bilateral.data.batches import Batch, epoch_order
+from bilateral.data.batches import Batch, as_floats, epoch_order
 from bilateral.data.datasets_entry import Bytes, Split
-from bilateral.data.device_images import DeviceImages
 from bilateral.data.photographs import Photographs, cores
 from bilateral.data.pictures import read_squashed
 from bilateral.data.resized_crop import MARGIN
@@ -119,8 +118,8 @@ class PhotographBatches:
     ) -> None:
         assert isinstance(split.pixels, Photographs)
         self.photographs, self.classes = split.pixels, split.classes
-        self.images = DeviceImages(split, device)
-        self.labels = self.images.labels
+        self.labels = torch.from_numpy(split.labels).to(device)
+        self._as_evaluated = Decoder(self.photographs, split.labels, None)
         self.batch_size = min(batch_size, len(self.labels))
         self.steps = len(self.labels) // self.batch_size
         self.seed, self.device, self.rank, self.world = seed, device, rank, world
@@ -143,7 +142,9 @@ class PhotographBatches:
 
     def floats(self, numbers: Tensor) -> Tensor:
         """Images in [0, 1] as they are evaluated, without augmentation."""
-        return self.images.floats(numbers)
+        portion = self._as_evaluated[numbers.tolist()]
+        self._heed(portion)
+        return as_floats(portion.pixels.to(self.device))
 
     def epoch(self, epoch: int, first_step: int = 0) -> Iterator[Batch]:
         """This process's share of an epoch's batches, from a step on."""
