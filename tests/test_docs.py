@@ -23,14 +23,16 @@ from torch import nn
 import bilateral
 from bilateral.attacks.table import attack_names
 from bilateral.cli import COMMANDS, main
-from bilateral.config import Run
+from bilateral.config import Machine, Run
 from bilateral.paper.recipes import recipe_named
 from bilateral.paper.rendering import parity_table, results_table, speed_table
+from bilateral.tables import percent, render
 
 ROOT = Path(__file__).parents[1]
 SOURCE = ROOT / "src" / "bilateral"
 README = ROOT / "README.md"
 EVALUATION = ROOT / "docs" / "evaluation.md"
+TRAINING = ROOT / "docs" / "training.md"
 RESULTS = ROOT / "results"
 DOCUMENTS = [README, ROOT / "CONTRIBUTING.md", *sorted((ROOT / "docs").glob("*.md"))]
 ROW_FIELDS = ["recipe", "model", "seeds", "epochs", "clean_accuracy", "attacks", "paper"]
@@ -39,8 +41,11 @@ PARITY_FIELDS = ["recipe", "model", "attack", "epsilon_text", "images", "peer", 
 PARITY_FIELDS += ["peer_accuracy", "mean_distance", "peer_mean_distance", "found", "peer_found"]
 PARITY_FIELDS += ["device", "commit", "command"]
 BENCH_FIELDS = ["recipe", "model", "device", "commit", "command", "warm_up_seconds", "attacks"]
+TRAINING_BENCH_FIELDS = ["recipe", "model", "batch_size", "images_per_second", "tflops"]
+TRAINING_BENCH_FIELDS += ["matmul_tflops", "features", "device", "commit", "command"]
 TABLES = sorted(path for path in RESULTS.glob("*.json") if path.stem != "parity")
 BENCHES = sorted((RESULTS / "bench").glob("evaluate-*.json"))
+TRAINING_BENCHES = sorted((RESULTS / "bench").glob("train-*.json"))
 
 
 def blocks(path: Path, language: str) -> list[str]:
@@ -67,12 +72,54 @@ def module_tree() -> str:
     return "\n".join(["```", "src/bilateral/", *lines, "```"])
 
 
+def training_speed_table(files: list[dict[str, Any]]) -> str:
+    """`results/bench/train-*.json`: a row for all features, and for each one switched off."""
+    head = ["model", "batch", "features", "images/s", "s an epoch", "TFLOP/s"]
+    head += ["of matrix products (%)", "first step (s)"]
+    lines = []
+    for file in files:
+        for name, row in file["features"].items():
+            cells = ["-"] * 5
+            if row is not None:
+                cells = [f"{row['images_per_second']:,.0f}", f"{row['epoch_seconds']:.2f}"]
+                cells += [f"{row['tflops']:.0f}", percent(row["share_of_matrix_rate"])]
+                cells.append(f"{row['first_step_seconds']:.1f}")
+            lines.append([f"`{file['model']}`", f"{file['batch_size']}", name, *cells])
+    return "\n".join([render((head, lines), "markdown"), "", *map(origin, files)])
+
+
+def variants_table(rows: list[dict[str, Any]]) -> str:
+    """One recipe in several ways: means in per cent, and what each seed gave."""
+    head = ["variant", "epochs", *rows[0]["by_seed"], "images"]
+    lines = []
+    for row in rows:
+        cells = []
+        for values in row["by_seed"].values():
+            each = ", ".join(f"{100 * value:.2f}" for value in values)
+            mean = f"{100 * sum(values) / len(values):.2f}"
+            cells.append(f"{mean} ({each})" if len(values) > 1 else mean)
+        images = f"{row['attacks']['pgd20']['images']:,}"
+        lines.append([row["variant"], str(row["epochs"]), *cells, images])
+    return "\n".join([render((head, lines), "markdown"), "", *map(origin, rows)])
+
+
+def origin(row: dict[str, Any]) -> str:
+    """How a row was measured."""
+    note = f" Note: {row['note']}." if row.get("note") else ""
+    about = row.get("variant") or f"`{row['recipe']}`, {row['model']}"
+    return f"- {about}: {row['device']}, commit {row['commit']}; `{row['command']}`.{note}"
+
+
 def part(name: str) -> str:
     """A generated part by the name in its markers."""
     if name == "modules":
         return module_tree()
     if name == "bench":
         return speed_table([json.loads(path.read_text()) for path in BENCHES])
+    if name == "bench-train":
+        return training_speed_table([json.loads(path.read_text()) for path in TRAINING_BENCHES])
+    if name.startswith("variants:"):
+        return variants_table(json.loads((RESULTS / f"{name[9:]}.json").read_text()))
     rows = json.loads((RESULTS / f"{name.removeprefix('results:')}.json").read_text())
     return parity_table(rows) if name == "parity" else results_table(rows)
 
@@ -90,11 +137,11 @@ def generated(text: str) -> str:
 def command_lines() -> list[tuple[str, list[str]]]:
     """Every `bilateral ...` line that a document shows, by document."""
     return [
-        (path.name, shlex.split(line.removeprefix("$ "), comments=True)[1:])
+        (path.name, shlex.split(line.partition("bilateral ")[2], comments=True))
         for path in DOCUMENTS
         for block in blocks(path, "console")
         for line in block.splitlines()
-        if line.startswith("$ bilateral ")
+        if re.match(r"\$ (torchrun .*-m )?bilateral ", line)
     ]
 
 
@@ -259,7 +306,11 @@ def test_make_targets_exist() -> None:
 
 @pytest.mark.parametrize(
     ("document", "parts"),
-    [(README, ["results:cifar10", "modules"]), (EVALUATION, ["parity", "bench"])],
+    [
+        (README, ["results:cifar10", "modules"]),
+        (EVALUATION, ["parity", "bench"]),
+        (TRAINING, ["bench-train", "variants:fast-path", "variants:batch-size"]),
+    ],
     ids=lambda value: value.name if isinstance(value, Path) else "",
 )
 def test_generated_parts_are_up_to_date(document: Path, parts: list[str]) -> None:
@@ -320,6 +371,27 @@ def test_benches_are_complete(path: Path) -> None:
         best = min(attack["peer_seconds_by_batch_size"].values())
         assert attack["peer_seconds"] == best
         assert attack["ratio"] == pytest.approx(best / attack["seconds"])
+
+
+@pytest.mark.parametrize("path", TRAINING_BENCHES, ids=lambda path: path.name)
+def test_training_benches_are_complete(path: Path) -> None:
+    bench = json.loads(path.read_text())
+    assert set(TRAINING_BENCH_FIELDS) <= set(bench)
+    check_commands(bench)
+    assert bench["images_per_second"] == bench["features"]["all"]["images_per_second"]
+    for row in filter(None, bench["features"].values()):
+        assert row["share_of_matrix_rate"] == pytest.approx(
+            row["tflops"] / bench["matmul_tflops"], abs=1e-4
+        )
+
+
+@pytest.mark.parametrize("name", ["fast-path", "batch-size"])
+def test_variants_are_means_of_their_seeds(name: str) -> None:
+    for row in json.loads((RESULTS / f"{name}.json").read_text()):
+        means = {"clean": row["clean_accuracy"], "pgd20": row["attacks"]["pgd20"]["accuracy"]}
+        for measured, values in row["by_seed"].items():
+            assert len(values) == len(row["seeds"])
+            assert means[measured] == pytest.approx(sum(values) / len(values), abs=1e-6)
 
 
 def test_results_table_puts_the_paper_below_and_keeps_autoattacks_place() -> None:
@@ -395,7 +467,8 @@ def test_speed_table_tells_the_warm_up_apart() -> None:
 def test_functions_and_fields_that_are_named_exist() -> None:
     for path in DOCUMENTS:
         words = re.findall(
-            r"`(bilateral(?:\.\w+)+|(?:adversary|labels|data|optimiser)\.\w+)`", path.read_text()
+            r"`(bilateral(?:\.\w+)+|(?:adversary|labels|data|optimiser|machine)\.\w+)`",
+            path.read_text(),
         )
         for name in words:
             first, _, rest = name.partition(".")
@@ -403,7 +476,7 @@ def test_functions_and_fields_that_are_named_exist() -> None:
                 module, _, function = name.rpartition(".")
                 assert hasattr(importlib.import_module(module), function), f"{path.name}: {name}"
             else:
-                part = type(getattr(Run(), first))
+                part = Machine if first == "machine" else type(getattr(Run(), first))
                 assert rest in part.model_fields, f"{path.name}: {name}"
     assert len(re.findall(r"`bilateral\.\w+", (ROOT / "docs/method.md").read_text())) > 10
 
@@ -435,5 +508,5 @@ def test_changelog_and_citation_have_the_version() -> None:
 
 
 if __name__ == "__main__":
-    for document in (README, EVALUATION):
+    for document in (README, EVALUATION, TRAINING):
         document.write_text(generated(document.read_text()))

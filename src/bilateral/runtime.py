@@ -6,11 +6,13 @@ import sys
 from collections.abc import Iterator
 from contextlib import contextmanager
 from types import FrameType
+from typing import cast
 
 import torch
 from torch import nn
 
 import bilateral
+from bilateral.data.sources_cache import cache_folder
 from bilateral.errors import UserError
 
 
@@ -62,6 +64,15 @@ def place(model: nn.Module, device: torch.device, channels_last: bool | None = N
     if device.type == "cuda" if channels_last is None else channels_last:
         model = model.to(memory_format=torch.channels_last)  # type: ignore[call-overload]
     return model
+
+
+def compiled(module: nn.Module, dynamic: bool) -> nn.Module:
+    """The module compiled; what the compiler makes is kept in the user's cache for the next start.
+
+    torch's own place for it, below /tmp, is empty after every restart of the machine.
+    """
+    os.environ.setdefault("TORCHINDUCTOR_CACHE_DIR", str(cache_folder() / "compiled"))
+    return cast(nn.Module, torch.compile(module, dynamic=dynamic))
 
 
 def synchronise(device: torch.device) -> None:

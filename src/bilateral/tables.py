@@ -84,6 +84,8 @@ def bench_train_table(result: Mapping[str, Any]) -> Table:
             "" if row["peak_memory_gib"] is None else f"{row['peak_memory_gib']:.1f}",
             f"{row['warm_up_seconds']:.1f}",
         ]
+        if "error" not in row
+        else [name, row["error"], *[""] * 5]
         for name, row in result["features"].items()
     ]
 

@@ -3,13 +3,17 @@
 import json
 import subprocess
 import sys
+import time
 
 import pytest
 import torch
 
 from bilateral.config import Adversary, Labels, Machine, Run
 from bilateral.paper.recipes import recipe_named
+from bilateral.tables import bench_train_table
+from bilateral.training import bench as bench_module
 from bilateral.training.bench import bench_split, bench_train, flops_per_image, forward_flops
+from bilateral.training.engine import Engine
 from bilateral.training.step import forwards_per_image
 
 CPU = torch.device("cpu")
@@ -50,10 +54,6 @@ def test_operations_are_those_of_the_layers():
 
 def test_images_a_second_are_what_a_slow_step_allows(monkeypatch):
     """The clock runs over the steps alone: 20 ms a step of 64 images is 3,200 at most."""
-    import time
-
-    from bilateral.training.engine import Engine
-
     take = Engine.take
 
     def slowly(self, *arguments):
@@ -71,6 +71,24 @@ def test_images_a_second_are_what_a_slow_step_allows(monkeypatch):
         expected = row["images_per_second"] * flops_per_image(run, split) / 1e12
         assert row["tflops"] == pytest.approx(expected)
         assert row["share_of_matrix_rate"] == pytest.approx(row["tflops"] / result["matmul_tflops"])
+
+
+def test_a_variant_that_fails_costs_no_other_row(monkeypatch):
+    measure = bench_module._measure
+
+    def failing(run, *rest):
+        if run.precision == "float32":
+            raise torch.OutOfMemoryError("out of memory\nat length")
+        return measure(run, *rest)
+
+    monkeypatch.setattr(bench_module, "_measure", failing)
+    run = recipe_named("digits-r-mc-la").with_fields(precision="auto")
+    split, images = bench_split(run)
+    result = bench_train(run, split, images, CPU, Machine(), ("bfloat16", "fused"), seconds=0.1)
+    assert result["features"]["without bfloat16"] == {"error": "out of memory"}
+    assert result["features"]["without fused"]["images_per_second"] > 0
+    rows = bench_train_table(result)[1]
+    assert rows[1][:2] == ["without bfloat16", "out of memory"] and len(rows[1]) == len(rows[0])
 
 
 def bench(*words):

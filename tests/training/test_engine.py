@@ -190,3 +190,14 @@ def test_what_is_counted(split, tmp_path, fields, counted):
     _, trainer = losses(split, TINY.with_fields(**fields), PLAIN, tmp_path, steps=1)
     assert trainer.engine.counts == counted
     assert [float(total) > 0 for total in trainer.engine.totals[1:3]] == list(counted)
+
+
+@compiling
+def test_what_was_compiled_is_kept_for_the_next_start(split, tmp_path, monkeypatch):
+    monkeypatch.delenv("TORCHINDUCTOR_CACHE_DIR", raising=False)
+    monkeypatch.setenv("BILATERAL_DATA", str(tmp_path / "cache"))
+    torch.compiler.reset()
+    _, trainer = losses(split, TINY, PLAIN.with_fields(compile="on"), tmp_path, steps=1)
+    assert list((tmp_path / "cache" / "compiled").rglob("*.py"))
+    assert trainer.first_step_seconds > 0
+    monkeypatch.delenv("TORCHINDUCTOR_CACHE_DIR")

@@ -55,7 +55,9 @@ def test_the_imagenet_recipe_trains_and_is_evaluated(folder, tmp_path):
     run = tmp_path / "runs" / "imagenet-r-mc-la-resnet50-small-cnn" / "seed0"
     records = [json.loads(line) for line in (run / "log.jsonl").read_text().splitlines()]
     assert [record["unreadable"] for record in records] == [[str(bad)]] * 2
-    assert json.loads((run / "config.json").read_text())["run"]["adversary"]["steps"] == 2
+    config = json.loads((run / "config.json").read_text())["run"]
+    assert config["adversary"]["steps"] == 2
+    assert config["labels"]["ratio"] == 100, "any folder may hold the recipe's own data"
     attacks = "pgd10-step1.6,pgd10-step1.6-rd,pgd100-step1,pgd100-step1-rd"
     evaluated = bilateral(
         "evaluate", run, "--attacks", attacks, "--epsilon", "16/255", "--json", "--quiet"

@@ -68,7 +68,7 @@ def with_consequences(run: Run, default: Run, rest: Sequence[str]) -> Run:
 
     Another budget scales the step with it: a step of twice the budget would end at the same
     corner from any start. Other data get the ratio classes - 1: the recipe's is the paper's for
-    its own data set.
+    its own data set. Where the recipe names a folder, any folder may hold that data set.
     """
     given = {word.partition("=")[0] for word in rest}
     adversary, labels = run.adversary, run.labels
@@ -76,7 +76,9 @@ def with_consequences(run: Run, default: Run, rest: Sequence[str]) -> Run:
     if scaled and "--adversary.step-size" not in given:
         step = adversary.step_size * adversary.epsilon / default.adversary.epsilon
         adversary = adversary.with_fields(step_size=min(step, 1.0))
-    if run.data.name != default.data.name and "--labels.ratio" not in given:
+    named = [name.partition(":")[0] for name in (run.data.name, default.data.name)]
+    other_data = run.data.name != default.data.name and named != ["folder", "folder"]
+    if other_data and "--labels.ratio" not in given:
         labels = labels.with_fields(ratio=None)
     return run.with_fields(adversary=adversary, labels=labels)
 

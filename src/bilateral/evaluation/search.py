@@ -15,7 +15,7 @@ from torch.nn.utils.fusion import fuse_conv_bn_eval
 from bilateral.attacks.untouched import untouched
 from bilateral.evaluation.graphs import Replayed
 from bilateral.models.network import Network
-from bilateral.runtime import exact_float32, has_bfloat16
+from bilateral.runtime import compiled, exact_float32, has_bfloat16
 
 SLACK = 0.02
 """Share of the largest logit. On 1,000 CIFAR-10 images 13 of 486 breaks in bfloat16 did not hold in
@@ -61,7 +61,7 @@ def prepare_search(
     if bfloat16 and known:
         _hold_in_bfloat16(frozen, images.device)
     if compile:
-        frozen = cast(nn.Module, torch.compile(frozen, dynamic=True))
+        frozen = compiled(frozen, dynamic=True)
     if known and images.is_cuda:  # a model from outside may do things in Python at every call
         frozen = Replayed(frozen)
     return Search(frozen, bfloat16)

@@ -58,10 +58,17 @@ def bench_train(
     """Images a second with every feature on, then with each of `without` switched off."""
     matrix_rate = matmul_tflops(device)
     note(f"matrix products: {matrix_rate:.1f} TFLOP/s")
-    rows = {}
+    rows: dict[str, dict[str, Any]] = {}
     for feature in ("", *without):
         name = f"without {feature}" if feature else "all"
-        row = _measure(*_switched_off(run, machine, feature), split, device, seconds)
+        try:
+            row = _measure(*_switched_off(run, machine, feature), split, device, seconds)
+        except RuntimeError as error:  # without bfloat16, say, memory may not do
+            if not feature:
+                raise
+            rows[name] = {"error": str(error).splitlines()[0]}
+            note(f"{name}: failed ({rows[name]['error']})")
+            continue
         row["tflops"] = row["images_per_second"] * flops_per_image(run, split) / 1e12
         row["share_of_matrix_rate"] = row["tflops"] / matrix_rate
         row["epoch_seconds"] = images_an_epoch / row["images_per_second"]

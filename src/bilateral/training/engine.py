@@ -17,7 +17,7 @@ from bilateral.data.batches import Batch, augment, augmentation_keys
 from bilateral.method import needs_reference
 from bilateral.processes import Processes
 from bilateral.randomness import image_keys, purpose_key
-from bilateral.runtime import autocast
+from bilateral.runtime import autocast, compiled
 from bilateral.training.averaging import AveragedWeights
 from bilateral.training.step import StepLoss, step_loss
 from bilateral.training.twin import twin_of
@@ -92,8 +92,8 @@ class Engine:
             self._update = DistributedDataParallel(model)
         self._twin: Any = twin_of(model, run.adversary.batch_norm)
         if speed.compile:
-            self._update = torch.compile(self._update, dynamic=False)
-            self._twin = torch.compile(self._twin, dynamic=False)
+            self._update = compiled(self._update, dynamic=False)
+            self._twin = compiled(self._twin, dynamic=False)
 
     def clear(self) -> None:
         """Start an epoch's sums anew."""

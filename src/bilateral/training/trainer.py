@@ -197,6 +197,8 @@ class Trainer:
         if started is not None:
             synchronise(self.device)
             self.first_step_seconds = time.monotonic() - started
+            if self.engine.speed.compile:
+                self.progress.note(f"compiled: first step after {self.first_step_seconds:.1f} s")
 
     def _record(self, epoch: int, seconds: float, first_step: int) -> dict[str, Any]:
         """The epoch so far; stops the run if a loss was not finite."""
