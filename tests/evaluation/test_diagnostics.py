@@ -8,6 +8,7 @@ import torch
 from torch import nn
 from torch.nn import functional as F
 
+from bilateral.cli import main
 from bilateral.config import Labels
 from bilateral.data.batches import as_floats, as_tensors
 from bilateral.data.datasets import load
@@ -320,3 +321,29 @@ def test_outputs_that_are_not_finite_are_refused(robust, digits):
     broken = Wrapped(robust, after=Layer(lambda logits: logits / 0)).eval()
     with pytest.raises(UserError, match="not finite"):
         diagnose(broken, *digits, EPSILON, effort=QUICK)
+
+
+def test_the_command_writes_what_it_prints(tmp_path, monkeypatch, capsys):
+    monkeypatch.chdir(tmp_path)
+    (tmp_path / "own.py").write_text(
+        "import torch\n"
+        "def flat():\n"
+        "    torch.manual_seed(0)\n"
+        "    return torch.nn.Sequential(torch.nn.Flatten(), torch.nn.Linear(64, 10)).eval()\n"
+    )
+    words = ["own.py:flat", "--data", "digits", "--images", "20", "--epsilon", "4/255", "--json"]
+    words += ["--sources", "own.py:flat", "--out", "out", "--quiet"]
+    for name, value in QUICK.model_dump(exclude={"step_counts"}).items():
+        words += [f"--effort.{name.replace('_', '-')}", str(value)]
+    assert main(["diagnose", *words, "--effort.step-counts", "1", "5"]) == 0
+    said = capsys.readouterr()
+    found = json.loads(said.out)
+    assert said.err == ""
+    assert found == json.loads((tmp_path / "out" / "diagnostics.json").read_text())
+    assert found["images"] == 20 and found["epsilon_text"] == "4/255"
+    curves = json.loads((tmp_path / "out" / "curves.json").read_text())
+    assert [point["steps"] for point in curves["steps"]] == [0, 1, 5]
+    transfer = next(one for one in found["readings"] if one["name"] == "transfer-stronger")
+    assert transfer["value"] is not None  # there was a source
+    assert main(["diagnose", *words[:3], "--epsilon", "8"]) == 2
+    assert "did you mean 8/255?" in capsys.readouterr().err

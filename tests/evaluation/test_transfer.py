@@ -1,6 +1,10 @@
 """Transfer against a hand computation on linear models, and the command on digits runs."""
 
 import json
+import signal
+import subprocess
+import sys
+from dataclasses import replace
 
 import numpy as np
 import pytest
@@ -10,9 +14,13 @@ from PIL import Image
 from bilateral.attacks.table import attack_named
 from bilateral.cli import main
 from bilateral.data import readers_folder
+from bilateral.data.datasets import Split
 from bilateral.errors import UserError
+from bilateral.evaluation import transfer as transfer_module
 from bilateral.evaluation.robustness import noise_keys, predictions, robust_flags
-from bilateral.evaluation.transfer import transfer, transfer_members
+from bilateral.evaluation.target import Target
+from bilateral.evaluation.transfer import transfer, transfer_between, transfer_members
+from bilateral.runs import RunFolder
 
 EPSILON = 0.02
 
@@ -102,6 +110,134 @@ def test_an_attack_without_a_budget_is_refused():
         transfer_members("cw-l2", EPSILON)
 
 
+@pytest.fixture
+def attacked(monkeypatch):
+    """The sizes of the batches that were attacked."""
+    sizes, real = [], transfer_module.transfer_images
+
+    def counted(model, images, *rest):
+        sizes.append(len(images))
+        return real(model, images, *rest)
+
+    monkeypatch.setattr(transfer_module, "transfer_images", counted)
+    return sizes
+
+
+@pytest.fixture
+def known(models, tmp_path):
+    """The linear models as targets of `evaluate`, and `between` to transfer from one to the other.
+
+    Changes given to `between` are made to what it transfers.
+    """
+    pixels = np.random.default_rng(0).integers(50, 200, (60, 6, 6, 3), dtype=np.uint8)
+    images = torch.from_numpy(pixels.transpose(0, 3, 1, 2)).float() / 255
+    labels = sum(model(images) for model in models.values()).argmax(1).numpy()
+    split = Split(pixels, labels, ("a", "b"))
+    folder = RunFolder(tmp_path)
+    one, two = (Target(name, model, folder, "own", split) for name, model in models.items())
+
+    def between(source=one, targets=(two,), attacks=("fgsm",), epsilon=EPSILON, images=40):
+        return transfer_between(
+            {"one": source},
+            {target.name: target for target in targets},
+            list(attacks),
+            epsilon,
+            images,
+            torch.device("cpu"),
+            batch_size=16,
+            folder=tmp_path / "out",
+        )
+
+    return one, two, between
+
+
+def test_what_is_known_is_not_attacked_again(known, attacked):
+    one, two, between = known
+    first = between()
+    assert attacked == [16, 16, 8]
+    assert between() == first and len(attacked) == 3
+    larger = between(images=50)  # it starts from the smaller one
+    assert attacked[3:] == [10]
+    assert between().attacks == first.attacks
+    assert between().seconds == pytest.approx(larger.seconds * 40 / 50)
+    both = between(targets=(two, one))  # a further target must be shown the images
+    assert attacked[4:] == [16, 16, 8]
+    assert both.attacks["fgsm"]["one"]["two"] == first.attacks["fgsm"]["one"]["two"]
+    between(targets=(one,))
+    assert len(attacked) == 7
+
+
+def test_what_differs_is_attacked_anew(known, attacked, tmp_path, linear):
+    one, two, between = known
+    first = between()
+    other = type(linear)(classes=2, seed=7).eval()
+    own = tmp_path / "own.py"
+    own.write_text("def same(model, images, labels, epsilon): return images\n")
+    changed_pixels = np.where(one.split.pixels > 100, 101, one.split.pixels).astype(np.uint8)
+    split = replace(one.split, pixels=changed_pixels)
+    changes = [
+        {"source": replace(one, model=other)},
+        {"source": replace(one, code_digest="edited")},
+        {"targets": (replace(two, model=other),)},
+        {"targets": (replace(two, code_digest="edited"),)},
+        {"source": replace(one, split=split), "targets": (replace(two, split=split),)},
+        {"source": replace(one, data="other"), "targets": (replace(two, data="other"),)},
+        {"epsilon": EPSILON / 2},
+        {"attacks": (f"{own}:same",)},
+    ]
+    for change in changes:
+        between()  # what a change replaced is there again
+        attacked.clear()
+        between(**change)
+        assert attacked == [16, 16, 8], change
+    own.write_text("def same(model, images, labels, epsilon): return 1 * images\n")
+    attacked.clear()
+    between(attacks=(f"{own}:same",))
+    assert attacked == [16, 16, 8]
+    attacked.clear()
+    assert between().attacks == first.attacks
+    assert attacked == []
+
+
+def test_flags_under_the_name_of_other_weights_are_not_taken(known, attacked, tmp_path, linear):
+    one, _, between = known
+    other = replace(one, model=type(linear)(classes=2, seed=7).eval())
+    between()
+    file = next((tmp_path / "out" / "flags").rglob("one-*.json"))
+    expected = between(source=other).attacks
+    for path in file.parent.iterdir():
+        path.write_bytes(file.read_bytes())
+    attacked.clear()
+    assert between(source=other).attacks == expected
+    assert attacked == [16, 16, 8]
+
+
+def test_sources_whose_names_look_alike_are_apart(known, attacked, tmp_path):
+    one, two, _ = known
+    sources = {"../run": one, "run": two}
+    for _ in range(2):
+        found = transfer_between(
+            sources,
+            {"two": two},
+            ["fgsm"],
+            EPSILON,
+            None,
+            torch.device("cpu"),
+            folder=tmp_path / "out",
+        )
+        assert found.attacks["fgsm"]["../run"] != found.attacks["fgsm"]["run"]
+    assert attacked == [60, 60]
+
+
+def test_a_damaged_file_of_flags_is_refused(known, tmp_path):
+    *_, between = known
+    between()
+    file = next((tmp_path / "out" / "flags" / "fgsm@5.1-255").glob("one-*.json"))
+    file.write_bytes(file.read_bytes()[:100])
+    with pytest.raises(UserError, match=r"one-\w+.json is damaged: .*; remove it"):
+        between()
+
+
 @pytest.fixture(scope="module")
 def runs(tmp_path_factory):
     """A folder with two digits runs of two epochs."""
@@ -133,6 +269,64 @@ def test_the_command_writes_what_it_prints(runs, monkeypatch, capsys):
     lines = capsys.readouterr().out.splitlines()
     assert len(lines) == 5
     assert "(white-box)" not in lines[3] and "(white-box)" in lines[4]
+
+
+def without_seconds(text):
+    return {**json.loads(text), "seconds": 0}
+
+
+def many_batches(out):
+    """Words for two attacks on two sources, in four batches each."""
+    names = ["digits-undefended/seed0", "digits-r-mc-la/seed0"]
+    words = ["transfer", "--sources", *names, "--targets", *names, "--images", "40"]
+    return [*words, "--attacks", "fgsm,pgd5", "--batch-size", "10", "--quiet", "--out", str(out)]
+
+
+def test_an_interrupted_transfer_goes_on(runs, tmp_path, monkeypatch, attacked):
+    """SIGTERM in the seventh batch: it is written, and nothing is attacked twice."""
+    monkeypatch.chdir(runs)
+    assert main(many_batches(tmp_path / "whole")) == 0
+    assert attacked == [10] * 16
+    attacked.clear()
+    counted = transfer_module.transfer_images
+
+    def interrupted(*arguments):
+        if len(attacked) == 6:
+            signal.raise_signal(signal.SIGTERM)
+        return counted(*arguments)
+
+    monkeypatch.setattr(transfer_module, "transfer_images", interrupted)
+    assert main(many_batches(tmp_path / "broken")) == 143
+    assert len(attacked) == 7 and not (tmp_path / "broken" / "transfer.json").exists()
+    assert main(many_batches(tmp_path / "broken")) == 0
+    assert attacked == [10] * 16
+    whole, broken = (tmp_path / name / "transfer.json" for name in ("whole", "broken"))
+    assert without_seconds(broken.read_text()) == without_seconds(whole.read_text())
+    assert json.loads(broken.read_text())["seconds"] > 0
+
+
+def test_a_killed_transfer_goes_on(runs, tmp_path, monkeypatch, attacked):
+    """SIGKILL in the seventh batch: six are written."""
+    monkeypatch.chdir(runs)
+    program = (
+        "import os, sys\n"
+        "from bilateral.cli import main\n"
+        "from bilateral.evaluation import transfer\n"
+        "real, calls = transfer.transfer_images, []\n"
+        "def deadly(*arguments):\n"
+        "    calls.append(1)\n"
+        "    return os.kill(os.getpid(), 9) if len(calls) == 7 else real(*arguments)\n"
+        "transfer.transfer_images = deadly\n"
+        "main(sys.argv[1:])\n"
+    )
+    words = many_batches(tmp_path / "broken")
+    killed = subprocess.run([sys.executable, "-c", program, *words], check=False)
+    assert killed.returncode == -signal.SIGKILL
+    assert main(words) == 0
+    assert attacked == [10] * 10
+    assert main(many_batches(tmp_path / "whole")) == 0
+    whole, broken = (tmp_path / name / "transfer.json" for name in ("whole", "broken"))
+    assert without_seconds(broken.read_text()) == without_seconds(whole.read_text())
 
 
 @pytest.mark.parametrize(
@@ -197,8 +391,8 @@ def test_streamed_photographs_transfer_as_those_in_memory(tmp_path, monkeypatch,
     found = []
     for limit in (2**30, 0):
         monkeypatch.setattr(readers_folder, "MEMORY_LIMIT", limit)
-        assert main(["transfer", *words, "--batch-size", "15"]) == 0
-        found.append({**json.loads(capsys.readouterr().out), "seconds": 0})
+        assert main(["transfer", *words, "--batch-size", "15", "--out", str(limit)]) == 0
+        found.append(without_seconds(capsys.readouterr().out))
     assert found[0] == found[1]
     attacked = found[0]["attacks"]["pgd20"]["own.py:one"]["own.py:two"]
     assert attacked < found[0]["clean"]["own.py:two"]

@@ -1,13 +1,18 @@
 """Kept adversarial images are re-checked: planted faults are found, damaged files refused."""
 
+import contextlib
 import json
 import shutil
+import signal
+from pathlib import Path
 
 import numpy as np
 import pytest
+import torch
 
 from bilateral.cli import main
 from bilateral.data.datasets import load
+from bilateral.evaluation import keeping
 from bilateral.evaluation.keeping import AdversarialImages
 
 KEPT = "adversarial/pgd5@40-255.npz"
@@ -44,7 +49,7 @@ def plant(run, change):
     stored = AdversarialImages.read(run / KEPT)
     record = json.loads((run / "attacks" / "pgd5@40-255.json").read_text())
     change(stored.images, dict(zip(record["images"], record["robust"], strict=True)))
-    stored.write()
+    stored.save(stored.path, stored.images)
 
 
 def digits():
@@ -99,7 +104,7 @@ def test_the_tolerance_is_a_millionth(run, capsys):
         stored.images[number] = clean[number].copy()
         place = np.unravel_index(clean[number].argmin(), clean[number].shape)
         stored.images[number][place] += np.float32(40 / 255 + extra)
-        stored.write()
+        stored.save(stored.path, stored.images)
         assert verify(capsys, run / KEPT)["in_ball"] == in_ball
 
 
@@ -250,5 +255,158 @@ def test_content_that_does_not_fit_is_refused(run, capsys, change, message):
     stored = AdversarialImages.read(run / KEPT)
     change(stored)
     stored.members = dict.fromkeys(stored.images, "pgd5")
-    stored.write()
+    stored.save(stored.path, stored.images)
     assert message in refused(capsys, run / KEPT)
+
+
+ABOUT = {"epsilon": 0.1, "weights_digest": "a", "code_digest": "", "data": "d", "data_digest": "e"}
+
+
+def open_kept(path, **changes):
+    return AdversarialImages.open(path, "pgd5", {**ABOUT, **changes})
+
+
+def put(kept, numbers, value, member="pgd5"):
+    """A batch of images that all have one value."""
+    images = torch.full((len(numbers), 1, 2, 2), float(value))
+    kept.put(torch.tensor(numbers), images, member)
+    kept.write()
+
+
+def values(kept):
+    return {number: float(image.max()) for number, image in kept.images.items()}
+
+
+def files(path):
+    return sorted(str(file.relative_to(path.parent)) for file in path.parent.rglob("*.npz"))
+
+
+def test_a_batch_writes_its_own_images_alone(tmp_path, monkeypatch):
+    """So that the cost of many batches does not grow with their square."""
+    path, sizes, real = tmp_path / "pgd5@8-255.npz", [], keeping.write_arrays
+
+    def counted(path, arrays):
+        sizes.append(len(arrays["images"]))
+        real(path, arrays)
+
+    monkeypatch.setattr(keeping, "write_arrays", counted)
+    kept = open_kept(path)
+    for start in range(0, 40, 10):
+        put(kept, list(range(start, start + 10)), start)
+    kept.write()  # nothing was put since
+    assert sizes == [10, 10, 10, 10] and not path.exists()
+    kept.finish()
+    assert sizes[4:] == [40] and files(path) == [path.name]
+    assert not path.with_suffix("").exists()
+    assert values(AdversarialImages.read(path)) == {
+        number: number // 10 * 10 for number in range(40)
+    }
+    open_kept(path).finish()  # a whole file is not written again
+    assert len(sizes) == 5
+
+
+def test_parts_are_found_again_and_the_latest_counts(tmp_path):
+    path = tmp_path / "apgd@8-255.npz"
+    first = open_kept(path)
+    put(first, [1, 2], 0.1)
+    put(first, [2, 3], 0.2, "apgd-t")
+    again = open_kept(path)
+    assert values(again) == pytest.approx({1: 0.1, 2: 0.2, 3: 0.2})
+    assert again.members == {1: "pgd5", 2: "apgd-t", 3: "apgd-t"}
+    put(again, [3], 0.3)
+    assert len(files(path)) == 3
+    assert values(AdversarialImages.read(path)) == pytest.approx({1: 0.1, 2: 0.2, 3: 0.3})
+    again.finish()
+    put(open_kept(path), [1], 0.4)  # a larger evaluation begins from the whole file
+    assert values(open_kept(path)) == pytest.approx({1: 0.4, 2: 0.2, 3: 0.3})
+
+
+@pytest.mark.parametrize("key", ["epsilon", "weights_digest", "code_digest", "data", "data_digest"])
+def test_images_of_something_else_are_left_out(tmp_path, key):
+    path = tmp_path / "pgd5@8-255.npz"
+    put(open_kept(path), [1, 2], 0.1)
+    open_kept(path).finish()
+    put(open_kept(path), [3], 0.2)
+    other = open_kept(path, **{key: "other"})
+    assert other.images == {}
+    put(other, [4], 0.3)
+    assert values(AdversarialImages.read(path)) == pytest.approx({4: 0.3})
+    assert values(open_kept(path)) == pytest.approx({1: 0.1, 2: 0.1, 3: 0.2})
+    other.finish()
+    assert files(path) == [path.name]
+    assert values(AdversarialImages.read(path)) == pytest.approx({4: 0.3})
+
+
+class Killed(BaseException):
+    """Stands for SIGKILL."""
+
+
+@pytest.mark.parametrize("calls", range(1, 7))
+def test_a_kill_loses_at_most_the_batch_being_written(tmp_path, monkeypatch, calls):
+    """Killed at one of the renames (two batches, the whole file) or deletions (two parts)."""
+    path, left = tmp_path / "pgd5@8-255.npz", [calls]
+
+    def evaluated():
+        kept = open_kept(path)
+        put(kept, [1, 2], 0.1)
+        put(kept, [2, 3], 0.2)
+        kept.finish()
+
+    def deadly(real):
+        def replacement(*arguments, **named):
+            left[0] -= 1
+            if left[0] == 0:
+                raise Killed
+            return real(*arguments, **named)
+
+        return replacement
+
+    with monkeypatch.context() as patched, contextlib.suppress(Killed):
+        for name in ("replace", "unlink"):
+            patched.setattr(Path, name, deadly(getattr(Path, name)))
+        evaluated()
+    assert left[0] == (1 if calls == 6 else 0 if calls > 3 else -1)
+    if path.with_suffix("").exists():  # a real kill leaves the file that was being written
+        (path.with_suffix("") / ".part-000001.npz.abc.tmp").write_bytes(b"half")
+    expected = [{}, {1: 0.1, 2: 0.1}, {1: 0.1, 2: 0.2, 3: 0.2}][min(calls, 3) - 1]
+    assert values(open_kept(path)) == pytest.approx(expected)
+    evaluated()
+    assert files(path) == [path.name] and not path.with_suffix("").exists()
+    assert values(AdversarialImages.read(path)) == pytest.approx({1: 0.1, 2: 0.2, 3: 0.2})
+
+
+def test_an_interrupted_evaluation_goes_on_with_its_parts(evaluated, tmp_path, monkeypatch, capsys):
+    """What is kept can be verified meanwhile; in the end the file is that of an unbroken one."""
+    words = [
+        "evaluate",
+        str(evaluated),
+        "--attacks",
+        "pgd5",
+        "--images",
+        "60",
+        "--batch-size",
+        "20",
+    ]
+    words += ["--quiet", "--save-adversarial", "--out", str(tmp_path / "out")]
+    real, written = AdversarialImages.write, []
+
+    def interrupted(self):
+        real(self)
+        written.append(self.path)
+        if len(written) == 2:
+            signal.raise_signal(signal.SIGTERM)
+
+    monkeypatch.setattr(AdversarialImages, "write", interrupted)
+    assert main(words) == 143
+    path = tmp_path / "out" / KEPT
+    assert not path.exists() and len(files(path)) == 2
+    capsys.readouterr()
+    found = verify(capsys, path, "--target", evaluated)
+    assert found["images"] == 40 and found["claim_holds"] is True
+    assert main(words) == 0
+    capsys.readouterr()
+    assert files(path) == [path.name]
+    whole, broken = AdversarialImages.read(evaluated / KEPT), AdversarialImages.read(path)
+    assert sorted(whole.images) == sorted(broken.images)
+    for number, image in whole.images.items():
+        np.testing.assert_allclose(image, broken.images[number], atol=1e-6)

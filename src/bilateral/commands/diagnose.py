@@ -1,56 +1,67 @@
 """`bilateral diagnose`: gradient magnitude, masking checks, curves, and a verdict."""
 
 from collections.abc import Sequence
+from dataclasses import dataclass, field
 from typing import Annotated
 
 import tyro
 
-from bilateral.arguments import budget, call
+from bilateral.arguments import budget, parse
 from bilateral.commands.printing import print_json
 from bilateral.evaluation.diagnosis import Diagnosis, Effort
 from bilateral.runs import RunFolder, write_json
 from bilateral.tables import Format, Table, render
 
 
-def command(words: Sequence[str]) -> None:
-    """`bilateral diagnose TARGET`."""
-    call(diagnose_target, words, "bilateral diagnose")
-
-
-def diagnose_target(
-    target: Annotated[str, tyro.conf.Positional],
-    /,
-    sources: tuple[str, ...] = (),
-    images: int = 200,
-    epsilon: str | None = None,
-    data: str | None = None,
-    image_size: int | None = None,
-    out: str | None = None,
-    device: str | None = None,
-    quiet: bool = False,
-    json: bool = False,
-    format: Format = "text",
-    effort: Effort = Effort(),  # noqa: B008 a frozen value
-) -> None:
+@dataclass(frozen=True)
+class Options:
     """Try to discredit a model's robust accuracy; writes diagnostics.json and curves.json.
 
     The verdict is holds, suspect or masked, with its reasons.
-
-    Args:
-        target: as for `bilateral evaluate`.
-        sources: run folders or file.py:function whose adversarial images are tried too.
-        images: a seeded, class-balanced subset of so many test images.
-        epsilon: L-inf budget; 8/255 by default, 40/255 on the digits.
-        data: a data set's name or folder:PATH; the run's own by default.
-        image_size: resize and crop the pictures of folder:PATH to this.
-        out: where results go; the run folder, or evaluations/<name>/ for other targets.
-        device: the GPU if there is one.
-        quiet: no progress.
-        json: print diagnostics.json.
-        format: how the table is printed.
-        effort: how hard the checks try.
     """
-    size = budget("--epsilon", epsilon)
+
+    target: Annotated[str, tyro.conf.Positional]
+    """as for `bilateral evaluate`"""
+    sources: tuple[str, ...] = ()
+    """run folders or file.py:function whose adversarial images are tried too"""
+    images: int = 200
+    """a seeded, class-balanced subset of so many test images"""
+    epsilon: str | None = None
+    """L-inf budget; 8/255 by default, 40/255 on the digits"""
+    data: str | None = None
+    """a data set's name or folder:PATH; the run's own by default"""
+    image_size: int | None = None
+    """resize and crop the pictures of folder:PATH to this"""
+    out: str | None = None
+    """where results go; the run folder, or evaluations/<name>/ for other targets"""
+    device: str | None = None
+    """the GPU if there is one"""
+    quiet: bool = False
+    """no progress"""
+    json: bool = False
+    """print diagnostics.json"""
+    format: Format = "text"
+    """how the table is printed"""
+    effort: Effort = field(default_factory=Effort)
+    """how hard the checks try"""
+
+
+def command(words: Sequence[str]) -> None:
+    """`bilateral diagnose TARGET`."""
+    options = parse(Options, words, "bilateral diagnose")
+    result = diagnose_target(options)
+    if options.json:
+        print_json(result.model_dump(mode="json", by_alias=True))
+        return
+    print(render(readings_table(result), options.format))
+    print(f"\nverdict: {result.verdict}")
+    for reason in result.reasons:
+        print(f"  {reason}")
+
+
+def diagnose_target(options: Options) -> Diagnosis:
+    """Diagnose a target; what was found is also in its folder."""
+    epsilon = budget("--epsilon", options.epsilon)
     from rich.console import Console
 
     from bilateral.evaluation.campaign import Campaign
@@ -58,14 +69,16 @@ def diagnose_target(
     from bilateral.evaluation.target import find_target
     from bilateral.runtime import choose_device, limit_threads
 
-    console = Console(stderr=True, quiet=quiet, highlight=False, soft_wrap=True)
-    place = choose_device(device)
-    found = find_target(target, data, image_size, out, place)
+    console = Console(stderr=True, quiet=options.quiet, highlight=False, soft_wrap=True)
+    place = choose_device(options.device)
+    found = find_target(options.target, options.data, options.image_size, options.out, place)
     limit_threads(place, found.split.image_values)
+    data = options.data or found.data
     models = [
-        find_target(source, data or found.data, image_size, None, place).model for source in sources
+        find_target(source, data, options.image_size, None, place).model
+        for source in options.sources
     ]
-    campaign = Campaign(found, size or found.epsilon, images, place)
+    campaign = Campaign(found, epsilon or found.epsilon, options.images, place)
     numbers = campaign.chosen()
     result = diagnose(
         found.model,
@@ -73,17 +86,11 @@ def diagnose_target(
         campaign.labels[numbers],
         campaign.epsilon,
         sources=models,
-        effort=effort,
+        effort=options.effort,
         progress=lambda stage, done, total: console.print(f"{done}/{total} {stage}"),
     )
     write(found.folder, result)
-    if json:
-        print_json(result.model_dump(mode="json", by_alias=True))
-        return
-    print(render(readings_table(result), format))
-    print(f"\nverdict: {result.verdict}")
-    for reason in result.reasons:
-        print(f"  {reason}")
+    return result
 
 
 def write(folder: RunFolder, result: Diagnosis) -> None:

@@ -22,7 +22,8 @@ class Options:
     """Black-box transfer: the accuracy of targets on images made on sources, as a matrix.
 
     Every image is attacked, and attacks by gradients hand over their last iterate, not the first
-    that fools the source. Writes transfer.json.
+    that fools the source. Writes transfer.json, and flags beside it: goes on where it was
+    interrupted.
     """
 
     sources: list[str]
@@ -104,6 +105,7 @@ def transfer_runs(options: Options) -> "Transfer":
         options.images,
         place,
         batch_size=options.batch_size,
+        folder=Path(options.out),
         shown=shown,
         warn=print_warning,
         force=options.force,

@@ -1,12 +1,13 @@
 """`bilateral verify`: re-check kept adversarial images against a model, in float32."""
 
 from collections.abc import Sequence
+from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
 
 import tyro
 
-from bilateral.arguments import call
+from bilateral.arguments import parse
 from bilateral.commands.printing import print_json
 from bilateral.errors import UserError
 from bilateral.tables import Format, Table, percent, render
@@ -17,74 +18,67 @@ if TYPE_CHECKING:
 _SHOWN = 20
 
 
+@dataclass(frozen=True)
+class Options:
+    """Re-check kept adversarial images: in the ball, in [0, 1], finite, fooled or not.
+
+    The file is one that `bilateral evaluate --save-adversarial` wrote. Whether the claim holds
+    is a result: the exit code is 0 whenever the check could be made.
+    """
+
+    file: Annotated[str, tyro.conf.Positional]
+    """<run>/adversarial/<attack>@<epsilon>.npz"""
+    target: str | None = None
+    """the model, as for `bilateral evaluate`; the run two folders up by default"""
+    data: str | None = None
+    """a data set's name or folder:PATH; the file's own by default"""
+    image_size: int | None = None
+    """resize and crop the pictures of folder:PATH to this; the file's own size"""
+    batch_size: int = 250
+    """images checked together"""
+    device: str | None = None
+    """the GPU if there is one"""
+    quiet: bool = False
+    """say nothing on standard error"""
+    json: bool = False
+    """print the findings as JSON"""
+    format: Format = "text"
+    """how the table is printed"""
+
+
 def command(words: Sequence[str]) -> None:
     """`bilateral verify FILE`."""
-
-    def verify(
-        file: Annotated[str, tyro.conf.Positional],
-        /,
-        target: str | None = None,
-        data: str | None = None,
-        image_size: int | None = None,
-        batch_size: int = 250,
-        device: str | None = None,
-        quiet: bool = False,
-        json: bool = False,
-        format: Format = "text",
-    ) -> None:
-        """Re-check kept adversarial images: in the ball, in [0, 1], finite, fooled or not.
-
-        The file is one that `bilateral evaluate --save-adversarial` wrote. Whether the claim holds
-        is a result: the exit code is 0 whenever the check could be made.
-
-        Args:
-            file: <run>/adversarial/<attack>@<epsilon>.npz.
-            target: the model, as for `bilateral evaluate`; the run two folders up by default.
-            data: a data set's name or folder:PATH; the file's own by default.
-            image_size: resize and crop the pictures of folder:PATH to this; the file's own size.
-            batch_size: images checked together.
-            device: the GPU if there is one.
-            quiet: say nothing on standard error.
-            json: print the findings as JSON.
-            format: how the table is printed.
-        """
-        found = verify_file(file, target, data, image_size, batch_size, device)
-        if json:
-            print_json(found.model_dump(mode="json"))
-            return
-        print(render(_table(found), format))
-        for line in _reports(found) if format == "text" else ():
-            print(line)
-
-    call(verify, words, "bilateral verify")
+    options = parse(Options, words, "bilateral verify")
+    found = verify_file(options)
+    if options.json:
+        print_json(found.model_dump(mode="json"))
+        return
+    print(render(_table(found), options.format))
+    for line in _reports(found) if options.format == "text" else ():
+        print(line)
 
 
-def verify_file(
-    file: str,
-    target: str | None = None,
-    data: str | None = None,
-    image_size: int | None = None,
-    batch_size: int = 250,
-    device: str | None = None,
-) -> "Verification":
+def verify_file(options: Options) -> "Verification":
     """Check a file of adversarial images and return what was found."""
-    if batch_size < 1:
-        raise UserError(f"--batch-size {batch_size}: at least one image")
+    if options.batch_size < 1:
+        raise UserError(f"--batch-size {options.batch_size}: at least one image")
     from bilateral.evaluation.target import find_target
     from bilateral.evaluation.verification import kept_images, verify_images
     from bilateral.runtime import choose_device, limit_threads
 
-    place = choose_device(device)
-    stored, kept = kept_images(Path(file))
+    place = choose_device(options.device)
+    stored, kept = kept_images(Path(options.file))
     folder = stored.path.resolve().parent.parent
-    if target is None and not (folder / "config.json").is_file():
-        raise UserError(f"{folder} is not a run folder: name the model of {file} by --target")
-    chosen = data or kept.data
-    if image_size is None and chosen.startswith("folder:"):
+    if options.target is None and not (folder / "config.json").is_file():
+        raise UserError(
+            f"{folder} is not a run folder: name the model of {options.file} by --target"
+        )
+    data, image_size = options.data or kept.data, options.image_size
+    if image_size is None and data.startswith("folder:"):
         image_size = next(iter(stored.images.values())).shape[-1]
-    found = find_target(target or str(folder), chosen, image_size, None, place)
+    found = find_target(options.target or str(folder), data, image_size, None, place)
     limit_threads(place, found.split.image_values)
-    return verify_images(stored, kept, found, place, batch_size)
+    return verify_images(stored, kept, found, place, options.batch_size)
 
 
 def _table(found: "Verification") -> Table:

@@ -228,9 +228,10 @@ class Campaign:
                 done += len(numbers)
                 clean = self.images_of(shown_numbers.to(self.device))
                 gallery.offer(name, shown_numbers, clean, found.images)
+                if adversarial is not None:
+                    adversarial.put(shown_numbers, found.images, member)
                 if self.processes.first:
                     if adversarial is not None:
-                        adversarial.put(shown_numbers, found.images, member)
                         adversarial.write()
                     write_json(path, file.model_dump(by_alias=True))
                 robust_so_far = sum(flags.robust) / len(flags.robust) * len(left)
@@ -280,6 +281,8 @@ def evaluate_target(
             summaries[name] = summarise_members(file.members, campaign.numbers.tolist())
             if campaign.processes.first:
                 gallery.write(campaign.labels)
+                if adversarial is not None:
+                    adversarial.finish()
     return _record(campaign, clean, summaries)
 
 

@@ -2,6 +2,8 @@
 
 import io
 import json
+import shutil
+from collections.abc import Iterable
 from pathlib import Path
 from typing import Any, Self
 
@@ -14,6 +16,8 @@ from bilateral.evaluation.target import Target
 from bilateral.runs import write_atomic
 
 GALLERY_IMAGES = 24
+SAME = ("attack", "epsilon", "weights_digest", "code_digest", "data", "data_digest")
+"""What files of adversarial images must agree in to belong together."""
 
 
 def write_arrays(path: Path, arrays: dict[str, np.ndarray]) -> None:
@@ -38,6 +42,16 @@ class Gallery:
     def __init__(self, target: Target, epsilon_text: str, digest: str) -> None:
         self.target, self.epsilon_text, self.digest = target, epsilon_text, digest
         self.kept: dict[str, dict[int, tuple[Tensor, Tensor]]] = {}
+
+    def wanted(self, attack: str, numbers: Tensor) -> Tensor:
+        """The places of the images that would be kept, out of a batch."""
+        kept = self.kept.get(attack, {})
+        known = [number in kept for number in numbers.tolist()]
+        room = GALLERY_IMAGES - len(kept)
+        new = [place for place, there in enumerate(known) if not there][:room]
+        return torch.tensor(
+            [*(place for place, there in enumerate(known) if there), *new], dtype=torch.int64
+        )
 
     def offer(self, attack: str, numbers: Tensor, clean: Tensor, adversarial: Tensor) -> None:
         """Keep images while there is room, and follow the kept ones through an ensemble."""
@@ -72,29 +86,39 @@ class Gallery:
 class AdversarialImages:
     """All adversarial images of an attack by their numbers, for `bilateral verify`.
 
-    `members` says which member of an ensemble made each.
+    `members` says which member of an ensemble made each. `<attack>@<epsilon>.npz` is written once,
+    at the end; until then every batch is a file of the same form, `<attack>@<epsilon>/part-N.npz`.
+    A later file has the last word on an image, so a part that outlives a crash does no harm.
     """
 
     def __init__(self, path: Path, about: dict[str, Any]) -> None:
         self.path, self.about = path, about
         self.images: dict[int, np.ndarray] = {}
         self.members: dict[int, str] = {}
+        self._unwritten: set[int] = set()
 
     @classmethod
     def open(cls, path: Path, attack: str, about: dict[str, Any]) -> Self:
         """What was kept before of the same attack on the same weights and data, if anything."""
         kept = cls(path, {"attack": attack, **about})
-        if path.exists():
-            stored = cls.read(path)
-            if all(stored.about.get(key) == about[key] for key in ("weights_digest", "data")):
-                kept.images, kept.members = stored.images, stored.members
+        for file in kept._files():
+            kept._take(cls._read_file(file))
         return kept
 
     @classmethod
     def read(cls, path: Path) -> Self:
-        """A file of kept images."""
-        if not path.is_file():
+        """What an evaluation kept, also one that was interrupted: the latest, if weights differ."""
+        stored = [cls._read_file(file) for file in cls(path, {})._files()]
+        if not stored:
             raise UserError(f"no adversarial images at {path}")
+        kept = cls(path, stored[-1].about)
+        for one in stored:
+            kept._take(one)
+        return kept
+
+    @classmethod
+    def _read_file(cls, path: Path) -> Self:
+        """The images of one file."""
         arrays = read_arrays(path)
         try:
             kept = cls(path, dict(json.loads(str(arrays["about"]))))
@@ -105,6 +129,20 @@ class AdversarialImages:
             raise UserError(f"{path} does not hold adversarial images ({error})") from None
         return kept
 
+    def _parts(self) -> list[Path]:
+        """The files of batches, oldest first; one that is being written has another name."""
+        return sorted(self.path.with_suffix("").glob("part-*.npz"))
+
+    def _files(self) -> list[Path]:
+        """All files, oldest first."""
+        return [*([self.path] if self.path.is_file() else []), *self._parts()]
+
+    def _take(self, stored: Self) -> None:
+        """Take in the images of a file, if it is of the same attack, weights and data."""
+        if all(stored.about.get(key) == self.about.get(key) for key in SAME):
+            self.images |= stored.images
+            self.members |= stored.members
+
     def shows(self, number: int, robust: bool, member: str) -> bool:
         """Whether an image is kept that shows what a member's flag says of it."""
         return number in self.images and (robust or self.members[number] == member)
@@ -113,16 +151,35 @@ class AdversarialImages:
         """Keep a batch; a later member of an ensemble replaces what an earlier one tried."""
         self.images |= dict(zip(numbers.tolist(), images.cpu().numpy(), strict=True))
         self.members |= dict.fromkeys(numbers.tolist(), member)
+        self._unwritten.update(numbers.tolist())
 
     def write(self) -> None:
-        """Write all that is kept."""
-        numbers = sorted(self.images)
+        """Write what was put since the last time, as a part."""
+        if not self._unwritten:
+            return
+        parts = self._parts()
+        place = int(parts[-1].stem.removeprefix("part-")) + 1 if parts else 0
+        self.save(self.path.with_suffix("") / f"part-{place:06d}.npz", self._unwritten)
+        self._unwritten.clear()
+
+    def finish(self) -> None:
+        """Make one file of the parts."""
+        self.write()
+        if parts := self._parts():
+            self.save(self.path, self.images)
+            for part in parts:  # the latest goes last: it says which evaluation these files are of
+                part.unlink()
+            shutil.rmtree(self.path.with_suffix(""))
+
+    def save(self, path: Path, numbers: Iterable[int]) -> None:
+        """A file of these images, written whole."""
+        chosen = sorted(numbers)
         write_arrays(
-            self.path,
+            path,
             {
                 "about": np.array(json.dumps(self.about)),
-                "numbers": np.array(numbers),
-                "members": np.array([self.members[number] for number in numbers]),
-                "images": np.stack([self.images[number] for number in numbers]),
+                "numbers": np.array(chosen),
+                "members": np.array([self.members[number] for number in chosen]),
+                "images": np.stack([self.images[number] for number in chosen]),
             },
         )

@@ -5,14 +5,18 @@ that the source gets wrong, and a target's accuracy is plain, over all images. A
 gradients hands over its last iterate: the first one that fools the source lies just across the
 source's boundary, and seldom across anybody else's. The diagonal can thus differ from `evaluate`'s
 accuracy, which counts an image as broken if any iterate fools.
+
+What a source's images do to each target is kept batch by batch, so an interrupted transfer goes on.
 """
 
 import time
-from collections.abc import Callable, Mapping
-from typing import Any, Literal
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any, Literal, NamedTuple
 
 import torch
-from pydantic import Field
+from pydantic import Field, ValidationError
 from torch import Tensor, nn
 
 from bilateral.attacks.ball import inside
@@ -20,20 +24,23 @@ from bilateral.attacks.perform import perform
 from bilateral.attacks.settings import CarliniWagner, DeepFool
 from bilateral.attacks.table import Members, attack_members
 from bilateral.attacks.untouched import untouched
-from bilateral.config import GradientAttack, fraction_text
+from bilateral.config import GradientAttack, first_complaint, fraction_text
 from bilateral.data.device_images import DeviceImages
 from bilateral.data.subsets import chosen_images, data_digest
-from bilateral.errors import UserError
+from bilateral.errors import Interrupted, UserError
 from bilateral.evaluation.guards import SAMPLE, guard
 from bilateral.evaluation.robustness import check_inputs, noise_keys, predictions, weights_digest
 from bilateral.evaluation.target import Target
 from bilateral.results import Record
-from bilateral.runtime import exact_float32, versions
+from bilateral.runs import safe_name, write_json
+from bilateral.runtime import StopRequest, exact_float32, versions
 
 Matrix = dict[str, dict[str, float]]
 """Accuracy by source, then by target."""
 Shown = Callable[[str, int, int], None]
 """Progress: the attack and its source, images done, images in all."""
+SAME = ("attack", "settings", "source", "weights_digest", "code_digest", "data", "data_digest")
+"""What must agree before flags are used again; the budget is among the settings."""
 
 
 class Transfer(Record):
@@ -52,8 +59,41 @@ class Transfer(Record):
     settings: dict[str, dict[str, dict[str, Any]]]
     white_box: list[str] = Field(description="models that are source and target")
     weights_digests: dict[str, str]
-    seconds: float
+    seconds: float = Field(description="of the attacks, with what earlier calls spent on them")
     versions: dict[str, str]
+
+
+class TargetFlags(Record):
+    """Which of the images made on a source a target gets right, by their numbers."""
+
+    weights_digest: str
+    code_digest: str
+    right: dict[int, bool] = Field(default_factory=dict)
+
+
+class SourceFile(Record):
+    """`flags/<attack>@<epsilon>/<source>-<weights>.json`: an attack on a source, so far."""
+
+    format: Literal[1] = Field(1, alias="schema")
+    attack: str
+    settings: dict[str, dict[str, Any]]
+    source: str
+    weights_digest: str
+    code_digest: str
+    data: str
+    data_digest: str
+    targets: dict[str, TargetFlags]
+    seconds: float = 0.0
+    versions: dict[str, str]
+
+
+class Participant(NamedTuple):
+    """A model, and what tells it from another of its name."""
+
+    name: str
+    model: nn.Module
+    weights_digest: str
+    code_digest: str = ""
 
 
 def transfer_members(name: str, epsilon: float) -> Members:
@@ -90,6 +130,152 @@ def transfer_images(
     return tried
 
 
+@dataclass(frozen=True)
+class Trial:
+    """What every source faces: the images, which are asked for by their places, and the targets.
+
+    Flags are kept in the folder, where there is one.
+    """
+
+    targets: list[Participant]
+    images_at: Callable[[Tensor], Tensor]
+    labels: Tensor
+    numbers: Tensor
+    data: str
+    epsilon: float
+    batch_size: int
+    shown: Shown
+    data_digest: str = ""
+    folder: Path | None = None
+    stop: StopRequest = field(default_factory=StopRequest)
+
+    def batches(self, places: Sequence[int]) -> Iterator[Tensor]:
+        """These places in parts, on the device."""
+        every = torch.tensor(places, dtype=torch.int64, device=self.labels.device)
+        for start in range(0, len(places), self.batch_size):
+            yield every[start : start + self.batch_size]
+
+    def clean_accuracies(self) -> dict[str, float]:
+        """The accuracy of every target without an attack."""
+        hits = {target.name: 0 for target in self.targets}
+        for part in self.batches(range(len(self.labels))):
+            images = self.images_at(part)
+            for target in self.targets:
+                right = predictions(target.model, images) == self.labels[part]
+                hits[target.name] += int(right.sum())
+        return {name: count / len(self.labels) for name, count in hits.items()}
+
+    def attack(self, name: str, source: Participant) -> tuple[dict[str, float], float]:
+        """The accuracy of every target on the images of a source, and the seconds they took.
+
+        Only what is missing is attacked; flags are written after every batch.
+        """
+        members = transfer_members(name, self.epsilon)
+        file, path = self._blank(name, members, source), self._path(name, source)
+        if path is not None and path.exists():
+            file = _known(path, file)
+        rights = {target.name: file.targets[target.name].right for target in self.targets}
+        chosen = self.numbers.tolist()
+        todo = [
+            place
+            for place, number in enumerate(chosen)
+            if not all(number in right for right in rights.values())
+        ]
+        done = len(chosen) - len(todo)
+        self.shown(f"{name} from {source.name}", done, len(chosen))
+        for part in self.batches(todo):
+            started = time.monotonic()
+            labels, numbers = self.labels[part], self.numbers[part]
+            made = transfer_images(
+                source.model, self.images_at(part), labels, members, noise_keys(numbers)
+            )
+            for target in self.targets:
+                flags = (predictions(target.model, made) == labels).tolist()
+                rights[target.name].update(zip(numbers.tolist(), flags, strict=True))
+            file.seconds += time.monotonic() - started
+            if path is not None:
+                write_json(path, file.model_dump(by_alias=True))
+            done += len(part)
+            self.shown(f"{name} from {source.name}", done, len(chosen))
+            if self.stop.number is not None:
+                raise Interrupted(self.stop.number)
+        accuracies = {
+            target: sum(right[number] for number in chosen) / len(chosen)
+            for target, right in rights.items()
+        }
+        recorded = max((len(right) for right in rights.values()), default=len(chosen))
+        return accuracies, file.seconds * len(chosen) / recorded
+
+    def _path(self, attack: str, source: Participant) -> Path | None:
+        """Where flags lie; two sources' names may look alike as file names, so the weights tell."""
+        if self.folder is None:
+            return None
+        budget = fraction_text(self.epsilon).replace("/", "-")
+        file = f"{safe_name(source.name)}-{source.weights_digest[:8]}.json"
+        return self.folder / "flags" / f"{safe_name(attack)}@{budget}" / file
+
+    def _blank(self, attack: str, members: Members, source: Participant) -> SourceFile:
+        """An attack of which nothing is known."""
+        return SourceFile(
+            schema=1,
+            attack=attack,
+            settings=_as_json(members),
+            source=source.name,
+            weights_digest=source.weights_digest,
+            code_digest=source.code_digest,
+            data=self.data,
+            data_digest=self.data_digest,
+            targets={
+                name: TargetFlags(weights_digest=digest, code_digest=code_digest)
+                for name, _, digest, code_digest in self.targets
+            },
+            versions=versions(self.labels.device),
+        )
+
+
+def _as_json(members: Members) -> dict[str, dict[str, Any]]:
+    return {name: settings.model_dump(mode="json") for name, settings in members.items()}
+
+
+def _known(path: Path, blank: SourceFile) -> SourceFile:
+    """What an earlier call left of the same attack, models and data; else the blank file."""
+    try:
+        file = SourceFile.model_validate_json(path.read_bytes())
+    except ValidationError as error:
+        raise UserError(f"{path} is damaged: {first_complaint(error)}; remove it") from None
+    if any(getattr(file, key) != getattr(blank, key) for key in SAME):
+        return blank
+    for name, wanted in blank.targets.items():
+        flags = file.targets.get(name)
+        if flags is None or flags.model_copy(update={"right": {}}) != wanted:
+            file.targets[name] = wanted
+    return file
+
+
+def _matrices(trial: Trial, sources: list[Participant], attacks: list[str]) -> Transfer:
+    """The matrix of every attack."""
+    matrices: dict[str, Matrix] = {attack: {} for attack in attacks}
+    clean, seconds = trial.clean_accuracies(), 0.0
+    for attack in attacks:
+        for source in sources:
+            matrices[attack][source.name], spent = trial.attack(attack, source)
+            seconds += spent
+    return Transfer(
+        schema=1,
+        epsilon=trial.epsilon,
+        epsilon_text=fraction_text(trial.epsilon),
+        images=len(trial.labels),
+        data=trial.data,
+        clean=clean,
+        attacks=matrices,
+        settings={attack: _as_json(transfer_members(attack, trial.epsilon)) for attack in attacks},
+        white_box=[source.name for source in sources if source.name in clean],
+        weights_digests={one.name: one.weights_digest for one in [*sources, *trial.targets]},
+        seconds=seconds,
+        versions=versions(trial.labels.device),
+    )
+
+
 def transfer(
     sources: Mapping[str, nn.Module],
     targets: Mapping[str, nn.Module],
@@ -108,81 +294,19 @@ def transfer(
     A model under the same name on both sides is the same model. `numbers` are the images' numbers
     in their data set, which decide the noise.
     """
-    return _matrices(
-        sources,
-        targets,
+    places = torch.arange(len(labels)) if numbers is None else numbers
+    trial = Trial(
+        [Participant(name, model, weights_digest(model)) for name, model in targets.items()],
         lambda part: images[part],
         labels,
-        attacks,
-        epsilon,
-        torch.arange(len(labels)) if numbers is None else numbers,
+        places.to(labels.device),
         data,
+        epsilon,
         batch_size,
         shown,
     )
-
-
-def _matrices(
-    sources: Mapping[str, nn.Module],
-    targets: Mapping[str, nn.Module],
-    images_at: Callable[[Tensor], Tensor],
-    labels: Tensor,
-    attacks: list[str],
-    epsilon: float,
-    numbers: Tensor,
-    data: str,
-    batch_size: int,
-    shown: Shown,
-) -> Transfer:
-    """`transfer` of images that are asked for by their places among the labels."""
-    started = time.monotonic()
-    members = {name: transfer_members(name, epsilon) for name in attacks}
-    keys = noise_keys(numbers).to(labels.device)
-    batches = torch.split(torch.arange(len(labels), device=labels.device), batch_size)
-
-    def right(model: nn.Module, shown_images: Tensor, part: Tensor) -> int:
-        return int((predictions(model, shown_images) == labels[part]).sum())
-
-    hits = dict.fromkeys(targets, 0)
-    for part in batches:
-        images = images_at(part)
-        for target, model in targets.items():
-            hits[target] += right(model, images, part)
-    clean = {target: count / len(labels) for target, count in hits.items()}
-    matrices: dict[str, Matrix] = {}
-    for attack in attacks:
-        matrices[attack] = {}
-        for source, model in sources.items():
-            hits = dict.fromkeys(targets, 0)
-            for part in batches:
-                made = transfer_images(
-                    model, images_at(part), labels[part], members[attack], keys[part]
-                )
-                for target in targets:
-                    hits[target] += right(targets[target], made, part)
-                shown(f"{attack} from {source}", int(part[-1]) + 1, len(labels))
-            matrices[attack][source] = {
-                target: count / len(labels) for target, count in hits.items()
-            }
-    return Transfer(
-        schema=1,
-        epsilon=epsilon,
-        epsilon_text=fraction_text(epsilon),
-        images=len(labels),
-        data=data,
-        clean=clean,
-        attacks=matrices,
-        settings={
-            attack: {name: value.model_dump(mode="json") for name, value in used.items()}
-            for attack, used in members.items()
-        },
-        white_box=[name for name in sources if name in targets],
-        weights_digests={
-            name: weights_digest(model) for name, model in {**sources, **targets}.items()
-        },
-        seconds=time.monotonic() - started,
-        versions=versions(labels.device),
-    )
+    made_on = [Participant(name, model, weights_digest(model)) for name, model in sources.items()]
+    return _matrices(trial, made_on, attacks)
 
 
 def transfer_between(
@@ -194,11 +318,15 @@ def transfer_between(
     device: torch.device,
     *,
     batch_size: int = 250,
+    folder: Path | None = None,
     shown: Shown = lambda *_: None,
     warn: Callable[[str], None] = lambda _: None,
     force: bool = False,
 ) -> Transfer:
-    """The transfer matrix of targets of `evaluate`, all on the test images that they share."""
+    """The transfer matrix of targets of `evaluate`, all on the test images that they share.
+
+    Flags are kept in the folder; what it holds of the same models, images and settings is used.
+    """
     for attack in attacks:
         transfer_members(attack, epsilon)
     models = {**sources, **targets}
@@ -222,15 +350,21 @@ def transfer_between(
         check_inputs(model.model, clean[:1], truth)
         for message in guard(model.model, clean, truth[few], epsilon, force):
             warn(f"{name}: {message}")
-    return _matrices(
-        {name: source.model for name, source in sources.items()},
-        {name: target.model for name, target in targets.items()},
+    participants = {
+        name: Participant(name, model.model, weights_digest(model.model), model.code_digest)
+        for name, model in models.items()
+    }
+    trial = Trial(
+        [participants[name] for name in targets],
         lambda part: known.floats(numbers[part]),
         truth,
-        attacks,
-        epsilon,
         numbers,
         first.data,
+        epsilon,
         batch_size,
         shown,
+        digest,
+        folder,
     )
+    with trial.stop.listening():
+        return _matrices(trial, [participants[name] for name in sources], attacks)
