@@ -25,7 +25,8 @@ LAYERS = [
 LEVEL = {name: level for level, names in enumerate(LAYERS) for name in names}
 # `attacks.table` and `paper.recipes` are values that `list` shows at once.
 TORCH_FREE = ["cli", "errors", "config", "results", "tables", "arguments", "runs"]
-TORCH_FREE += ["attacks.table", "paper.recipes", "models", "data.datasets"]
+TORCH_FREE += ["attacks.table", "paper.recipes", "paper.claims", "paper.pages", "models"]
+TORCH_FREE += ["data.datasets"]
 TORCH_FREE += [f"commands.{name}" for name in COMMANDS]
 
 

@@ -63,7 +63,7 @@ def test_help_is_fast_and_needs_no_torch():
         assert len(done.stdout) > 100
 
 
-@pytest.mark.parametrize("kind", ["recipes", "models", "datasets", "attacks"])
+@pytest.mark.parametrize("kind", ["recipes", "models", "datasets", "attacks", "tables"])
 def test_list_json_has_name_and_summary(kind):
     rows = json.loads(bilateral("list", kind, "--json").stdout)
     assert len(rows) > 3

@@ -24,6 +24,7 @@ import bilateral
 from bilateral.attacks.table import attack_names
 from bilateral.cli import COMMANDS, main
 from bilateral.config import Machine, Run
+from bilateral.paper.pages import claims_page, measured_tables, tables_page
 from bilateral.paper.recipes import recipe_named
 from bilateral.paper.rendering import parity_table, results_table, speed_table
 from bilateral.tables import percent, render
@@ -33,6 +34,7 @@ SOURCE = ROOT / "src" / "bilateral"
 README = ROOT / "README.md"
 EVALUATION = ROOT / "docs" / "evaluation.md"
 TRAINING = ROOT / "docs" / "training.md"
+REPRODUCE = ROOT / "docs" / "reproduce.md"
 RESULTS = ROOT / "results"
 DOCUMENTS = [README, ROOT / "CONTRIBUTING.md", *sorted((ROOT / "docs").glob("*.md"))]
 ROW_FIELDS = ["recipe", "model", "seeds", "epochs", "clean_accuracy", "attacks", "paper"]
@@ -114,6 +116,10 @@ def part(name: str) -> str:
     """A generated part by the name in its markers."""
     if name == "modules":
         return module_tree()
+    if name == "reproduce":
+        return tables_page(measured_tables(RESULTS))
+    if name == "claims":
+        return claims_page(measured_tables(RESULTS))
     if name == "bench":
         return speed_table([json.loads(path.read_text()) for path in BENCHES])
     if name == "bench-train":
@@ -508,5 +514,5 @@ def test_changelog_and_citation_have_the_version() -> None:
 
 
 if __name__ == "__main__":
-    for document in (README, EVALUATION, TRAINING):
+    for document in (README, EVALUATION, TRAINING, REPRODUCE):
         document.write_text(generated(document.read_text()))

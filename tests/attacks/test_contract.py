@@ -4,12 +4,14 @@ import copy
 
 import pytest
 import torch
+from torch import nn
 
 from bilateral.attacks.ball import inside
 from bilateral.attacks.losses import fools
 from bilateral.attacks.perform import perform
 from bilateral.attacks.settings import CarliniWagner, DeepFool
 from bilateral.attacks.table import ATTACKS, ENSEMBLES, attack_members, attack_named, attack_names
+from bilateral.config import GradientAttack
 from bilateral.errors import UserError
 from bilateral.evaluation.robustness import noise_keys, robust_flags
 from bilateral.randomness import image_keys
@@ -33,7 +35,7 @@ def flags(name, model, images, labels, numbers=None):
     return robust_flags(model, images, labels, short(name), keys, epsilon=EPSILON)
 
 
-@pytest.mark.parametrize("name", ATTACKS)
+@pytest.mark.parametrize("name", [*ATTACKS, "pgd7-last"])
 class TestEveryAttack:
     def test_stays_in_the_ball_and_in_range(self, name, convolutional, batch):
         images = batch[0].round()  # at the edges of the pixel range, where clipping matters
@@ -96,7 +98,41 @@ def test_names_follow_the_pattern():
     assert attack_names("fgsm, pgd20,fgsm") == ["fgsm", "pgd20"]
 
 
-@pytest.mark.parametrize("bad", ["fgms", "pgd", "pgd0", "pgd20-xx", "pgd-20", "", "auto"])
+@pytest.mark.parametrize("name", [*ATTACKS, "pgd37-cw-nors"])
+def test_only_attacks_by_gradients_take_the_last_iterate(name):
+    settings = attack_named(name, 8 / 255)
+    if isinstance(settings, GradientAttack):
+        assert settings.iterate == "any"
+        assert attack_named(f"{name}-last", 8 / 255) == settings.with_fields(iterate="last")
+    else:
+        with pytest.raises(UserError, match=f"unknown attack '{name}-last'; nearest: .*{name}"):
+            attack_named(f"{name}-last", 8 / 255)
+
+
+class _Hill(nn.Module):
+    """The wrong class wins within 0.02 of a pixel value of 0.54."""
+
+    def forward(self, images):
+        wrong = 0.02 - (images.flatten(1) - 0.54).abs()
+        return torch.cat([torch.zeros_like(wrong), wrong], dim=1)
+
+
+@pytest.mark.parametrize(
+    ("name", "robust"), [("pgd2-nors", False), ("pgd2-nors-last", True), ("pgd1-nors-last", False)]
+)
+def test_the_last_iterate_forgets_an_earlier_one(name, robust):
+    """Steps of 0.05 go from 0.5 to 0.55, which fools, and back."""
+    images, labels = torch.full((1, 1, 1, 1), 0.5), torch.zeros(1, dtype=torch.int64)
+    keys = noise_keys(torch.arange(1))
+    settings = attack_named(name, 0.2)
+    assert bool(robust_flags(_Hill(), images, labels, settings, keys).robust) is robust
+
+
+BAD = ["fgms", "pgd", "pgd0", "pgd20-xx", "pgd-20", "", "auto"]
+BAD += ["-last", "pgd20-last-last", "pgd20-last-cw", "autoattack-last", "apgd-last"]
+
+
+@pytest.mark.parametrize("bad", BAD)
 def test_unknown_names_are_refused(bad):
     with pytest.raises(UserError):
         attack_names(bad)

@@ -1,7 +1,8 @@
 """The attacks that users can name, as settings; no torch.
 
-`pgd20-cw` is the pattern `pgdK` with K = 20 and the suffix `-cw`; suffixes combine. An ensemble
-has several members: each goes on with the images that the ones before it could not break.
+`pgd20-cw` is the pattern `pgdK` with K = 20 and the suffix `-cw`; suffixes combine. `-last` behind
+an attack by gradients is the paper's protocol: only the last iterate counts. An ensemble has
+several members: each goes on with the images that the ones before it could not break.
 """
 
 import re
@@ -141,9 +142,10 @@ ENSEMBLES: dict[str, Ensemble] = {
     ),
 }
 
-PATTERN = "pgdK[-cw][-rd][-nors][-stepS]"
+PATTERN = "pgdK[-cw][-rd][-nors][-stepS][-last]"
 PATTERN_SUMMARY = (
-    "any K; -cw: margin loss, -rd: random target, -nors: no random start, -stepS: steps of S/255"
+    "any K; -cw: margin loss, -rd: random target, -nors: no random start, -stepS: steps of S/255, "
+    "-last: only the last iterate counts (also behind fgsm, mc, ll, their -rs, and mi-fgsm)"
 )
 
 _PGD = re.compile(r"pgd([1-9][0-9]{0,4})((?:-(?:cw|rd|nors|step[0-9]{1,3}(?:\.[0-9]+)?))*)")
@@ -151,14 +153,24 @@ _PGD = re.compile(r"pgd([1-9][0-9]{0,4})((?:-(?:cw|rd|nors|step[0-9]{1,3}(?:\.[0
 
 def attack_named(name: str, epsilon: float) -> AttackSettings:
     """The settings behind the name of a single attack at a budget."""
+    if ":" in name:
+        return OwnAttack(epsilon=epsilon, target=name, digest=source_digest(name))
+    settings = _tested_throughout(name.removesuffix("-last"), epsilon)
+    if settings is not None and not name.endswith("-last"):
+        return settings
+    if isinstance(settings, GradientAttack):
+        return settings.with_fields(iterate="last")
+    raise unknown("attack", name, [*ATTACKS, *ENSEMBLES, PATTERN])
+
+
+def _tested_throughout(name: str, epsilon: float) -> AttackSettings | None:
+    """The settings behind a name without `-last`."""
     if entry := ATTACKS.get(name):
         return entry.settings(epsilon)
     if match := _PGD.fullmatch(name):
         suffixes = tuple(match[2].split("-")[1:])
         return _pgd(int(match[1]), suffixes)(epsilon)
-    if ":" in name:
-        return OwnAttack(epsilon=epsilon, target=name, digest=source_digest(name))
-    raise unknown("attack", name, [*ATTACKS, *ENSEMBLES, PATTERN])
+    return None
 
 
 def attack_members(name: str, epsilon: float) -> Members:

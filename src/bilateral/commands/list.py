@@ -10,10 +10,10 @@ from bilateral.errors import UserError, unknown
 def command(words: Sequence[str]) -> None:
     """`bilateral list KIND`: what there is, a line each."""
     kind = next((word for word in words if not word.startswith("-")), None)
-    kinds = ("recipes", "models", "datasets", "attacks")
+    kinds = ("recipes", "models", "datasets", "attacks", "tables")
 
     def list_(json: bool = False) -> bool:
-        """What there is, a line each: recipes, models, datasets or attacks.
+        """What there is, a line each: recipes, models, datasets, attacks or tables.
 
         Args:
             json: an array of objects with name and summary.
@@ -48,6 +48,10 @@ def _listing(kind: str) -> list[tuple[str, str]]:
         from bilateral.data.datasets import DATASETS
 
         return [(name, entry.summary) for name, entry in DATASETS.items()]
+    if kind == "tables":
+        from bilateral.paper.tables import TABLES
+
+        return [(name, f"{table.where}: {table.title}") for name, table in TABLES.items()]
     from bilateral.attacks.table import ATTACKS, ENSEMBLES, PATTERN, PATTERN_SUMMARY
 
     listed = [

@@ -1,0 +1,153 @@
+"""`bilateral reproduce`: a table of the paper, or all of them, printed beside what is measured."""
+
+import shlex
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Annotated, Literal
+
+import tyro
+
+from bilateral.arguments import parse
+from bilateral.commands.printing import print_json
+from bilateral.config import Machine
+from bilateral.errors import UserError
+from bilateral.models import model_entry
+from bilateral.paper.plan import Choices, all_runs
+from bilateral.paper.tables import TABLES, PaperTable, table_named
+from bilateral.tables import Format, render
+
+
+@dataclass(frozen=True)
+class Options:
+    """Train and evaluate what a table of the paper needs; print paper and measured side by side.
+
+    What is trained or measured already is used; an interrupted call goes on by the same command.
+    """
+
+    table: Annotated[str, tyro.conf.Positional]
+    """a name of `bilateral list tables`, or all"""
+    model: str | None = None
+    """another network than the paper's, for every row"""
+    epochs: int | None = None
+    """another schedule than the paper's, for every row"""
+    seeds: int = 1
+    """models a row; the figures are their mean"""
+    images: int | None = None
+    """at most so many test images for every column"""
+    ensemble: Literal["autoattack", "apgd"] = "autoattack"
+    """what stands beside the paper's columns; apgd is its quick half"""
+    quick: bool = False
+    """the same path on the digits, in seconds; never shown beside the paper's figures"""
+    plan: bool = False
+    """only say what would be trained, and what it costs on this device"""
+    out: str | None = None
+    """where runs go: runs, or quick/runs with --quick"""
+    results: str | None = None
+    """where tables go: results, or quick with --quick"""
+    machine: Machine = field(default_factory=Machine)
+    device: str | None = None
+    """the GPU if there is one"""
+    quiet: bool = False
+    """no progress"""
+    json: bool = False
+    """print the rows as JSON"""
+    format: Format = "text"
+    """how the tables are printed"""
+
+
+def command(words: Sequence[str]) -> None:
+    """`bilateral reproduce TABLE`."""
+    options = parse(Options, words, "bilateral reproduce")
+    for name in ("seeds", "epochs", "images"):
+        value = getattr(options, name)
+        if value is not None and value < 1:
+            raise UserError(f"--{name} {value}: at least 1")
+    if options.model is not None:
+        model_entry(options.model)
+    tables = list(TABLES.values()) if options.table == "all" else [table_named(options.table)]
+    choices = Choices(
+        options.model,
+        options.epochs,
+        options.seeds,
+        options.images,
+        options.ensemble,
+        options.quick,
+    )
+    rows = reproduce(tables, choices, options, shlex.join(["bilateral", "reproduce", *words]))
+    if options.json:
+        print_json(rows)
+
+
+def with_data(
+    tables: Sequence[PaperTable], choices: Choices, skip: bool, say: Callable[[str], None]
+) -> Iterator[PaperTable]:
+    """The tables whose data are on disk, known before anything is trained for hours.
+
+    Without `skip` a table whose data are not there is an error.
+    """
+    from bilateral.data.datasets import load
+
+    faults: dict[tuple[str, int | None], UserError | None] = {}
+    for table in tables:
+        for run in all_runs([table], choices).values():
+            key = (run.data.name, run.image_size)
+            if key not in faults:
+                try:
+                    load(run.data.name, "test", image_size=run.image_size)
+                    faults[key] = None
+                except UserError as error:
+                    faults[key] = error
+            if (fault := faults[key]) is not None:
+                if not skip:
+                    raise fault
+                say(f"{table.name} is left out: {fault}")
+                break
+        else:
+            yield table
+
+
+def reproduce(
+    tables: Sequence[PaperTable], choices: Choices, options: Options, words: str
+) -> dict[str, list[dict[str, object]]]:
+    """Work through the tables; each is written and printed as soon as it is done."""
+    from rich.console import Console
+
+    from bilateral.paper.cost import costs
+    from bilateral.paper.figures import curve_figure
+    from bilateral.paper.reproduce import Reproduction
+    from bilateral.paper.side_by_side import side_by_side
+    from bilateral.runs import write_atomic
+    from bilateral.runtime import choose_device
+
+    console = Console(stderr=True, quiet=options.quiet, highlight=False, soft_wrap=True)
+    place = choose_device(options.device)
+    out = Path(options.out or ("quick/runs" if options.quick else "runs"))
+    results = Path(options.results or ("quick" if options.quick else "results"))
+    if options.quick and results.resolve() == Path("results").resolve():
+        raise UserError("--quick writes outside results/: choose another --results")
+    tables = list(with_data(tables, choices, options.table == "all", console.print))
+    needed = all_runs(tables, choices)
+    there = [name for name in needed if (out / name / "model.safetensors").exists()]
+    console.print(
+        f"{len(needed)} models for {len(tables)} tables, {len(there)} of them trained already"
+    )
+    if options.plan or (options.table == "all" and not options.quick):
+        for line in costs(tables, choices, place, set(there)):
+            console.print(line)
+    if options.plan:
+        return {}
+    work = Reproduction(out, results, choices, place, words, console.print, options.machine)
+    found = {}
+    for table in tables:
+        found[table.name] = work.table(table)
+        shown = side_by_side(table, found[table.name], choices)
+        text = f"# {table.title}\n\n{render(shown, 'markdown')}\n"
+        write_atomic(results / f"{table.name}.md", text.encode())
+        if table.is_figure:
+            drawing = curve_figure(table, found[table.name], choices)
+            write_atomic(results / f"{table.name}.svg", drawing)
+        if not options.json:
+            print(f"{table.name}: {table.title} ({table.where})")
+            print(render(shown, options.format) + "\n", flush=True)
+    return found

@@ -1,0 +1,158 @@
+"""What a table needs: which runs, which attacks on how many images, and what that costs; no torch.
+
+`quick` asks for the same on the digits, with few epochs, steps and images: the same path in
+seconds, and no figure to set beside the paper's.
+"""
+
+import re
+from collections.abc import Iterable
+from dataclasses import dataclass
+from typing import Any, Literal
+
+from bilateral.config import Run
+from bilateral.paper.recipes import recipe_named
+from bilateral.paper.tables import Attack, Clean, Column, Gradient, PaperTable, Row, Transfer
+from bilateral.runs import safe_name
+
+QUICK_SCALE = 5
+"""Budgets on the digits are five times the paper's: 40/255 for 8/255."""
+QUICK_STEPS, QUICK_IMAGES = 5, 20
+_QUICK_PER_CLASS = {500: 20, 2000: 50, 5000: 100}
+
+
+@dataclass(frozen=True)
+class Choices:
+    """How a table is to be reproduced; what is none follows the paper."""
+
+    model: str | None = None
+    epochs: int | None = None
+    seeds: int = 1
+    images: int | None = None
+    ensemble: Literal["autoattack", "apgd"] = "autoattack"
+    quick: bool = False
+
+
+def key_of(column: Column) -> str:
+    """What a column's figures are filed under: the attack's name, `clean`, or the title."""
+    if isinstance(column.measure, Attack):
+        return column.measure.name
+    return "clean" if isinstance(column.measure, Clean) else column.title
+
+
+def run_of(recipe: str, seed: int, choices: Choices, fields: dict[str, Any] | None = None) -> Run:
+    """The run of a recipe, with the fields of a table's row and the choices of the user."""
+    run = recipe_named(recipe)
+    for path, value in (fields or {}).items():
+        part, _, name = path.partition(".")
+        run = run.with_fields(**{part: getattr(run, part).with_fields(**{name: value})})
+    run = run.with_fields(recipe=recipe, seed=seed)
+    if choices.model is not None:
+        run = run.with_fields(model=choices.model)
+    if choices.epochs is not None:
+        run = run.with_fields(epochs=choices.epochs)
+    return _quick(run) if choices.quick else run
+
+
+def _quick(run: Run) -> Run:
+    """The same method on the digits."""
+    adversary, per_class = run.adversary, run.data.images_per_class
+    scaled = {
+        name: min(getattr(adversary, name) * QUICK_SCALE, 1.0) for name in ("epsilon", "step_size")
+    }
+    chosen = None if per_class is None else _QUICK_PER_CLASS[per_class]
+    return run.with_fields(
+        data={"name": "digits", "augment": "crop", "images_per_class": chosen},
+        model="small-cnn",
+        image_size=None,
+        adversary=adversary.with_fields(**scaled),
+        epochs=2 if run.epochs > 100 else 1,
+        check_epochs=0,
+        optimiser=run.optimiser.with_fields(batch_size=64, learning_rate=0.1),
+    )
+
+
+def run_name(run: Run, choices: Choices) -> str:
+    """The folder of a run: its recipe, and what differs from it."""
+    usual = recipe_named(run.recipe)
+    parts = [run.recipe]
+    if run.model != usual.model and not choices.quick:
+        parts.append(safe_name(run.model))
+    if run.epochs != usual.epochs and not choices.quick:
+        parts.append(f"{run.epochs}-epochs")
+    if run.data.images_per_class != usual.data.images_per_class:
+        parts.append(f"{run.data.images_per_class}-a-class")
+    return "-".join(parts)
+
+
+def budget(table: PaperTable, choices: Choices) -> float:
+    """The L-inf budget of a table's attacks."""
+    return table.pixels * (QUICK_SCALE if choices.quick else 1) / 255
+
+
+def columns_of(table: PaperTable, choices: Choices) -> list[Column]:
+    """The columns as they are measured: another ensemble, fewer images, quick attacks."""
+    return [_chosen(column, choices) for column in table.columns]
+
+
+def _chosen(column: Column, choices: Choices) -> Column:
+    title, measure, images = column.title, column.measure, column.images
+    if isinstance(measure, Attack) and measure.name == "autoattack":
+        measure = Attack("apgd-ce" if choices.quick else choices.ensemble)
+        if measure.name != "autoattack":
+            title = measure.name  # what stands above a figure is what was run
+    if choices.images is not None:
+        images = choices.images if images is None else min(images, choices.images)
+    if choices.quick:
+        images = QUICK_IMAGES
+        if isinstance(measure, Attack):
+            measure = Attack(quick_attack(measure.name))
+        elif isinstance(measure, Transfer):
+            measure = Transfer(quick_attack(measure.attack), measure.source)
+    return Column(title, measure, images)
+
+
+def quick_attack(name: str) -> str:
+    """The attack with few steps."""
+    if name == "cw-l2-fine":
+        return "cw-l2"
+    name = re.sub(r"-step[0-9.]+", "", name)
+    return re.sub(r"^pgd(\d+)", lambda found: f"pgd{min(int(found[1]), QUICK_STEPS)}", name)
+
+
+def runs_of(table: PaperTable, row: Row, choices: Choices) -> list[Run]:
+    """The models of a row, one a seed; none of a quoted row."""
+    if row.recipe is None:
+        return []
+    return [run_of(row.recipe, seed, choices, dict(row.fields)) for seed in range(choices.seeds)]
+
+
+def sources_of(row: Row, column: Column, seed: int, choices: Choices) -> Run | None:
+    """The model on which a column's images are made, if it needs one.
+
+    Another model of the same recipe is the one of the seed after the last.
+    """
+    measure = column.measure
+    if not isinstance(measure, Transfer) or row.recipe is None:
+        return None
+    if measure.source is not None:
+        return run_of(measure.source, 0, choices)
+    return run_of(row.recipe, choices.seeds + seed, choices, dict(row.fields))
+
+
+def all_runs(tables: Iterable[PaperTable], choices: Choices) -> dict[str, Run]:
+    """Every model that the tables need, by its folder: tables share what they can."""
+    found: dict[str, Run] = {}
+    for table in tables:
+        for row in table.rows:
+            for run in runs_of(table, row, choices):
+                needed = [run]
+                for column in table.columns:
+                    source = sources_of(row, column, run.seed, choices)
+                    needed += [] if source is None else [source]
+                found |= {f"{run_name(one, choices)}/seed{one.seed}": one for one in needed}
+    return found
+
+
+def is_gradient_table(table: PaperTable) -> bool:
+    """Whether a table shows gradients and no accuracies."""
+    return any(isinstance(column.measure, Gradient) for column in table.columns)

@@ -1,0 +1,258 @@
+"""A table of the paper, run: train what is missing, measure what is missing, write it down.
+
+Every stage goes on where it was interrupted, and a row is written as soon as it is measured.
+"""
+
+import json
+import subprocess
+from collections.abc import Callable, Sequence
+from pathlib import Path
+from statistics import mean
+from typing import Any
+
+import torch
+
+import bilateral
+from bilateral.config import Machine, Run, fraction_text
+from bilateral.data.datasets import load
+from bilateral.data.device_images import DeviceImages
+from bilateral.data.subsets import chosen_images
+from bilateral.errors import UserError
+from bilateral.evaluation.campaign import evaluate_target
+from bilateral.evaluation.checks_gradients import gradient_magnitude
+from bilateral.evaluation.diagnosis import Effort, GradientMagnitude
+from bilateral.evaluation.robustness import noise_keys
+from bilateral.evaluation.subject import Subject
+from bilateral.evaluation.target import Target, find_target
+from bilateral.evaluation.transfer import transfer_between
+from bilateral.paper.plan import (
+    Choices,
+    budget,
+    columns_of,
+    is_gradient_table,
+    key_of,
+    run_name,
+    runs_of,
+    sources_of,
+)
+from bilateral.paper.recipes import recipe_named
+from bilateral.paper.tables import Attack, Column, Gradient, PaperTable, Row, Transfer
+from bilateral.runs import RunFolder, write_json
+from bilateral.runtime import limit_threads, versions
+from bilateral.training.progress import TrainingProgress
+from bilateral.training.trainer import train
+
+Say = Callable[[str], None]
+Figures = dict[str, dict[str, Any]]
+"""By `key_of` a column: `value` and the `images` it is of."""
+
+
+class Reproduction:
+    """The work on tables that share their trained models, on one device."""
+
+    def __init__(
+        self,
+        out: Path,
+        results: Path,
+        choices: Choices,
+        device: torch.device,
+        command: str,
+        say: Say = lambda _: None,
+        machine: Machine | None = None,
+    ) -> None:
+        self.out, self.results, self.choices, self.device = out, results, choices, device
+        self.command, self.say, self.machine = command, say, machine or Machine()
+        self._magnitudes: dict[tuple[Path, int | None], list[GradientMagnitude]] = {}
+
+    def table(self, table: PaperTable) -> list[dict[str, Any]]:
+        """Measure the rows of a table one after another; all rows of its file, old ones too."""
+        path = self.results / f"{table.name}.json"
+        rows = read_rows(path)
+        for row in table.rows:
+            if row.quoted:
+                continue
+            self.say(f"{table.name}: {row.title}")
+            measured = self._row(table, row)
+            rows = [old for old in rows if _identity(old) != _identity(measured)] + [measured]
+            write_json(path, rows)
+        return rows
+
+    def trained(self, run: Run) -> RunFolder:
+        """The folder of a run, trained to its end."""
+        folder = self._folder(run)
+        if not folder.weights.exists():
+            whole = True if run.data.augment == "resized-crop-flip" else None
+            split = load(
+                run.data.name, "train", image_size=run.image_size, seed=run.seed, streamed=whole
+            )
+            limit_threads(self.device, split.image_values)
+            train(run, folder, split, self.device, TrainingProgress(quiet=True), self.machine)
+        return folder
+
+    def _row(self, table: PaperTable, row: Row) -> dict[str, Any]:
+        runs = runs_of(table, row, self.choices)
+        columns = columns_of(table, self.choices)
+        by_seed = [self._measure(table, row, run, columns) for run in runs]
+        figures = {key: _mean([one[key] for one in by_seed]) for key in by_seed[0]}
+        run = runs[0]
+        logs = [self._folder(one).log.read_text().splitlines()[-1] for one in runs]
+        attacks = {column.measure.name for column in columns if isinstance(column.measure, Attack)}
+        return {
+            "title": row.title,
+            "recipe": row.recipe,
+            "model": run.model,
+            "data": run.data.name,
+            "seeds": [one.seed for one in runs],
+            "epochs": run.epochs,
+            "epsilon_text": fraction_text(budget(table, self.choices)),
+            "clean_accuracy": figures.pop("clean")["value"] if "clean" in figures else None,
+            "attacks": {
+                key: {"accuracy": cell["value"], "images": cell["images"]}
+                for key, cell in figures.items()
+                if key in attacks
+            },
+            "other": {key: cell for key, cell in figures.items() if key not in attacks},
+            "paper": {} if self.choices.quick else printed(table, row),
+            "train_seconds": mean(json.loads(line)["seconds"] for line in logs),
+            "device": versions(self.device)["device"],
+            "commit": commit(),
+            "command": self.command,
+        }
+
+    def _folder(self, run: Run) -> RunFolder:
+        return RunFolder(self.out / run_name(run, self.choices) / f"seed{run.seed}")
+
+    def _measure(self, table: PaperTable, row: Row, run: Run, columns: Sequence[Column]) -> Figures:
+        """All columns on one model."""
+        folder = self.trained(run)
+        target = find_target(str(folder.path), None, None, None, self.device)
+        limit_threads(self.device, target.split.image_values)
+        epsilon = budget(table, self.choices)
+        figures: Figures = {}
+        for images in dict.fromkeys(column.images for column in columns):
+            group = [column for column in columns if column.images == images]
+            count = self._count(target, images)
+            names = [c.measure.name for c in group if isinstance(c.measure, Attack)]
+            entry = evaluate_target(target, names, epsilon, count, self.device)
+            for column in group:
+                measure = column.measure
+                if isinstance(measure, Attack):
+                    summary = entry.attacks[measure.name]
+                    cell = {"value": summary.accuracy, "images": summary.images}
+                elif isinstance(measure, Transfer):
+                    cell = self._transfer(row, column, run, target, epsilon, count)
+                elif isinstance(measure, Gradient):
+                    cell = self._gradients(target, epsilon, count, measure)
+                else:
+                    cell = {"value": entry.clean_accuracy, "images": entry.images}
+                figures[key_of(column)] = cell
+        return figures
+
+    def _count(self, target: Target, images: int | None) -> int | None:
+        """No more images than there are."""
+        there = len(target.split.labels)
+        return None if images is None or images >= there else images
+
+    def _transfer(
+        self,
+        row: Row,
+        column: Column,
+        run: Run,
+        target: Target,
+        epsilon: float,
+        images: int | None,
+    ) -> dict[str, Any]:
+        source_run = sources_of(row, column, run.seed, self.choices)
+        assert source_run is not None and isinstance(column.measure, Transfer)
+        folder = self.trained(source_run)
+        source = find_target(str(folder.path), None, None, None, self.device)
+        attack = column.measure.attack
+        found = transfer_between(
+            {"source": source},
+            {"target": target},
+            [attack],
+            epsilon,
+            images,
+            self.device,
+            folder=target.folder.path / "transfer",
+            force=True,
+        )
+        return {"value": found.attacks[attack]["source"]["target"], "images": found.images}
+
+    def _gradients(
+        self, target: Target, epsilon: float, images: int | None, measure: Gradient
+    ) -> dict[str, Any]:
+        key = (target.folder.path, images)
+        if key not in self._magnitudes:
+            self._magnitudes[key] = magnitudes(target, epsilon, images, self.device)
+        (found,) = (
+            one
+            for one in self._magnitudes[key]
+            if one.norm == "squared-l2" and one.scale == measure.scale
+        )
+        spread = getattr(found, measure.images)
+        return {"value": getattr(spread, measure.value), "images": spread.images}
+
+
+def magnitudes(
+    target: Target, epsilon: float, images: int | None, device: torch.device
+) -> list[GradientMagnitude]:
+    """The gradients of a target's test images in every norm and scale."""
+    numbers = torch.from_numpy(chosen_images(target.split, images, target.data)).to(device)
+    known = DeviceImages(target.split, device)
+    subject = Subject(
+        model=target.model,
+        images=known.floats(numbers),
+        labels=known.labels[numbers],
+        epsilon=epsilon,
+        keys=noise_keys(numbers),
+        batch_size=250,
+        effort=Effort(),
+    )
+    return gradient_magnitude(subject)[0]
+
+
+def printed(table: PaperTable, row: Row) -> dict[str, Any]:
+    """What the paper prints of a row, filed like our figures; accuracies as fractions."""
+    paper = recipe_named(str(row.recipe))
+    unit = 1 if is_gradient_table(table) else 100
+    figures = {
+        key_of(column): row.printed[column.title] / unit
+        for column in table.columns
+        if column.title in row.printed
+    }
+    return {"network": paper.model, "epochs": paper.epochs, **figures} if figures else {}
+
+
+def read_rows(path: Path) -> list[dict[str, Any]]:
+    """The rows that a results file holds already."""
+    if not path.exists():
+        return []
+    try:
+        rows = json.loads(path.read_text())
+        return [dict(row) for row in rows]
+    except (ValueError, TypeError) as error:
+        raise UserError(f"{path} is damaged ({error}); remove it") from None
+
+
+def commit() -> str:
+    """The commit of the code that runs, where it runs from a repository."""
+    here = Path(__file__).parent
+    found = subprocess.run(
+        ["git", "-C", str(here), "rev-parse", "--short", "HEAD"],
+        capture_output=True,
+        text=True,
+        check=False,
+    )
+    return found.stdout.strip() or f"version {bilateral.__version__}"
+
+
+def _identity(row: dict[str, Any]) -> tuple[Any, ...]:
+    """What makes a row another measurement of the same thing."""
+    return tuple(row.get(key) for key in ("title", "recipe", "model", "epochs", "data"))
+
+
+def _mean(cells: Sequence[dict[str, Any]]) -> dict[str, Any]:
+    """The mean over seeds; none where no seed has a value (no wrong image, say)."""
+    values = [cell["value"] for cell in cells if cell["value"] is not None]
+    return {"value": mean(values) if values else None, "images": cells[0]["images"]}

@@ -1,0 +1,70 @@
+"""A table of the paper with our figures beside the printed ones; no torch."""
+
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+from bilateral.paper.plan import Choices, columns_of, is_gradient_table, key_of
+from bilateral.paper.tables import Column, PaperTable, Row
+from bilateral.tables import Table
+
+Measured = Mapping[str, Any]
+
+
+def side_by_side(table: PaperTable, rows: Sequence[Measured], choices: Choices) -> Table:
+    """`ours (printed, difference)` in every cell that was measured.
+
+    A row of the paper that was not measured shows the printed figures alone, in brackets.
+    """
+    columns = columns_of(table, choices)
+    head = ["model", "network", "epochs", "seeds", *(_title(column) for column in columns)]
+    lines = []
+    for row in table.rows:
+        found = [one for one in rows if one.get("title") == row.title]
+        for one in found:
+            seeds = ", ".join(map(str, one["seeds"]))
+            facts = [row.title, one["model"], str(one["epochs"]), seeds]
+            lines.append([*facts, *(_cell(table, row, one, c, choices) for c in columns)])
+        if not found and not choices.quick:
+            name = f"{row.title} (quoted)" if row.quoted else row.title
+            lines.append([name, "", "", "", *(_printed(table, row, column) for column in columns)])
+    return head, lines
+
+
+def _title(column: Column) -> str:
+    return column.title if column.images is None else f"{column.title} (n = {column.images:,})"
+
+
+def _cell(table: PaperTable, row: Row, measured: Measured, column: Column, choices: Choices) -> str:
+    value = figure(measured, column)
+    if value is None:
+        return ""
+    text = _number(table, value)
+    paper = row.printed.get(column.title)
+    if paper is None or choices.quick:
+        return text
+    if is_gradient_table(table):
+        return f"{text} ({paper:.2g})"
+    return f"{text} ({paper:.1f}, {100 * value - paper:+.1f})"
+
+
+def figure(measured: Measured, column: Column) -> float | None:
+    """What a row of a results file holds of a column."""
+    key = key_of(column)
+    if key == "clean":
+        value = measured["clean_accuracy"]
+    elif key in measured["attacks"]:
+        value = measured["attacks"][key]["accuracy"]
+    else:
+        value = measured["other"].get(key, {}).get("value")
+    return None if value is None else float(value)
+
+
+def _number(table: PaperTable, value: float) -> str:
+    return f"{value:.2g}" if is_gradient_table(table) else f"{100 * value:.1f}"
+
+
+def _printed(table: PaperTable, row: Row, column: Column) -> str:
+    paper = row.printed.get(column.title)
+    if paper is None:
+        return ""
+    return f"({paper:.2g})" if is_gradient_table(table) else f"({paper:.1f})"

@@ -1,0 +1,205 @@
+"""`bilateral reproduce` through the real command, on the digits."""
+
+import json
+import os
+import signal
+import subprocess
+import sys
+import time
+import xml.etree.ElementTree as ET
+from pathlib import Path
+
+import pytest
+import torch
+
+from bilateral.errors import UserError
+from bilateral.paper.plan import Choices
+from bilateral.paper.reproduce import Reproduction, printed, read_rows
+from bilateral.paper.side_by_side import side_by_side
+from bilateral.paper.tables import TABLES
+
+ENVIRONMENT = {**os.environ, "OMP_NUM_THREADS": "1"}
+CPU = torch.device("cpu")
+
+
+def bilateral(*words, cwd):
+    return subprocess.run(
+        [sys.executable, "-m", "bilateral", *words],
+        cwd=cwd,
+        env={**ENVIRONMENT, "BILATERAL_DATA": str(cwd / "data")},
+        capture_output=True,
+        text=True,
+        check=False,
+        timeout=250,
+    )
+
+
+@pytest.fixture(scope="module")
+def everything(tmp_path_factory):
+    """`reproduce all --quick`, once for all tests here."""
+    folder = tmp_path_factory.mktemp("all")
+    started = time.monotonic()
+    done = bilateral("reproduce", "all", "--quick", cwd=folder)
+    assert done.returncode == 0, done.stderr
+    assert time.monotonic() - started < 180
+    return folder
+
+
+def test_every_table_is_written(everything):
+    quick = everything / "quick"
+    for name, table in TABLES.items():
+        rows = json.loads((quick / f"{name}.json").read_text())
+        assert [row["title"] for row in rows] == [
+            row.title for row in table.rows if not row.quoted
+        ], name
+        for row in rows:
+            assert row["paper"] == {}, "quick figures never stand beside the paper's"
+            assert row["data"] == "digits" and row["model"] == "small-cnn"
+            cells = len(row["attacks"]) + len(row["other"]) + (row["clean_accuracy"] is not None)
+            assert 0 < cells <= len(table.columns)
+            for attack in row["attacks"].values():
+                assert 0 <= attack["accuracy"] <= 1 and attack["images"] == 20
+        assert (quick / f"{name}.md").read_text().startswith(f"# {table.title}")
+    assert ET.parse(quick / "steps-figure.svg").getroot().tag.endswith("svg")
+    assert not (everything / "results").exists() and not (everything / "runs").exists()
+
+
+def test_doing_it_again_trains_and_attacks_nothing(everything):
+    files = {path: path.stat().st_mtime_ns for path in everything.rglob("*.safetensors")}
+    flags = {path: path.read_bytes() for path in everything.rglob("attacks/*.json")}
+    assert files and flags
+    done = bilateral("reproduce", "cifar10", "--quick", "--json", cwd=everything)
+    assert done.returncode == 0, done.stderr
+    rows = json.loads(done.stdout)["cifar10"]
+    assert rows == json.loads((everything / "quick" / "cifar10.json").read_text())
+    assert files == {path: path.stat().st_mtime_ns for path in files}
+    changed = [path for path, content in flags.items() if path.read_bytes() != content]
+    assert not changed
+
+
+def test_a_killed_call_goes_on_to_the_same_figures(everything, tmp_path):
+    words = [sys.executable, "-m", "bilateral", "reproduce", "random-start", "--quick"]
+    for moment in (1, 4):
+        with subprocess.Popen(
+            words,
+            cwd=tmp_path,
+            env=ENVIRONMENT,
+            stdout=subprocess.DEVNULL,
+            stderr=subprocess.DEVNULL,
+        ) as process:
+            deadline = time.monotonic() + 60
+            while (
+                len(list(tmp_path.rglob("model.safetensors"))) < moment
+                and time.monotonic() < deadline
+                and process.poll() is None
+            ):
+                time.sleep(0.01)
+            process.send_signal(signal.SIGKILL)
+    done = bilateral("reproduce", "random-start", "--quick", cwd=tmp_path)
+    assert done.returncode == 0, done.stderr
+    differing = ("train_seconds", "command", "commit")
+    one, other = (
+        [
+            {key: value for key, value in row.items() if key not in differing}
+            for row in json.loads((folder / "quick" / "random-start.json").read_text())
+        ]
+        for folder in (everything, tmp_path)
+    )
+    assert one == other
+
+
+def test_seeds_are_averaged_and_other_rows_stay(tmp_path):
+    """With the real path in this process: two seeds, and a results file that holds another row."""
+    table = TABLES["cifar10"]
+    (row,) = (one for one in table.rows if one.title == "R-MC-LA")
+    small = type(table)(table.name, table.title, table.where, table.columns[:2], (row,))
+    other = {"title": "R-MC-LA", "recipe": row.recipe, "model": "wrn-28-10", "epochs": 100}
+    (tmp_path / "results").mkdir()
+    (tmp_path / "results" / "cifar10.json").write_text(json.dumps([other]))
+
+    def measured(seeds):
+        work = Reproduction(
+            tmp_path / "runs", tmp_path / "results", Choices(seeds=seeds, quick=True), CPU, "words"
+        )
+        return work.table(small)
+
+    one, two = measured(1)[-1], measured(2)
+    assert two[0] == other and len(two) == 2, "measured again, a row replaces itself alone"
+    assert two[1]["seeds"] == [0, 1]
+    second = json.loads(
+        (tmp_path / "runs" / "cifar10-r-mc-la" / "seed1" / "evaluation.json").read_text()
+    )["entries"][0]
+    mean = (one["clean_accuracy"] + second["clean_accuracy"]) / 2
+    assert two[1]["clean_accuracy"] == pytest.approx(mean)
+
+
+def test_printed_figures_are_filed_like_ours():
+    table = TABLES["cifar10"]
+    (row,) = (one for one in table.rows if one.title == "R-MC-LA")
+    found = printed(table, row)
+    assert found["clean"] == pytest.approx(0.907) and found["pgd20-last"] == pytest.approx(0.553)
+    assert found["network"] == "wrn-28-10" and found["epochs"] == 100
+    gradients = TABLES["motivation-gradients"]
+    assert printed(gradients, gradients.rows[0])["all mean"] == pytest.approx(395.0)
+
+
+def test_side_by_side_shows_ours_the_papers_and_the_difference():
+    table = TABLES["cifar10"]
+    measured = {
+        "title": "R-MC-LA",
+        "model": "preact-resnet-18",
+        "epochs": 30,
+        "seeds": [0],
+        "clean_accuracy": 0.83,
+        "attacks": {"pgd20-last": {"accuracy": 0.4, "images": 10_000}},
+        "other": {},
+    }
+    head, lines = side_by_side(table, [measured], Choices())
+    (line,) = (one for one in lines if one[0] == "R-MC-LA")
+    cells = dict(zip(head, line, strict=True))
+    assert cells["clean"] == "83.0 (90.7, -7.7)"
+    assert cells["CE20"] == "40.0 (55.3, -15.3)"
+    assert cells["FGSM"] == "" and cells["AutoAttack (n = 1,000)"] == "", "not measured: empty"
+    quoted = next(one for one in lines if one[0].startswith("Madry") and "quoted" in one[0])
+    assert quoted[4] == "(87.3)"
+
+
+@pytest.mark.parametrize(
+    ("words", "message"),
+    [
+        (["cifar11"], "unknown table 'cifar11'; nearest: cifar10"),
+        (["cifar10", "--seeds", "0"], "--seeds 0: at least 1"),
+        (["cifar10", "--quick", "--results", "results"], "--quick writes outside results/"),
+        (["cifar10", "--model", "wrn"], "unknown model 'wrn'"),
+        (["cifar10"], "cifar10 is not on disk"),
+    ],
+)
+def test_bad_input_is_one_line(words, message, tmp_path):
+    done = bilateral("reproduce", *words, "--quiet", cwd=tmp_path)
+    assert done.returncode == 2, done.stderr
+    assert message in done.stderr and done.stderr.count("\n") == 1
+    assert not list(Path(tmp_path).iterdir())
+
+
+def test_a_damaged_results_file_is_named(tmp_path):
+    path = tmp_path / "cifar10.json"
+    path.write_text("[{")
+    with pytest.raises(UserError, match=r"cifar10\.json is damaged"):
+        read_rows(path)
+
+
+def test_a_plan_says_what_it_costs_and_does_nothing(tmp_path):
+    done = bilateral("reproduce", "cifar10", "--quick", "--plan", cwd=tmp_path)
+    assert done.returncode == 0, done.stderr
+    assert "10 models for 1 tables, 0 of them trained already" in done.stderr
+    assert "training 10 models: about" in done.stderr
+    assert not list(tmp_path.iterdir())
+
+
+def test_all_leaves_out_what_has_no_data(tmp_path):
+    """Said before anything is trained; a single table is refused instead."""
+    done = bilateral("reproduce", "all", "--model", "small-cnn", "--plan", cwd=tmp_path)
+    assert done.returncode == 0, done.stderr
+    for name in TABLES:
+        assert f"{name} is left out: " in done.stderr
+    assert "0 models for 0 tables" in done.stderr
