@@ -1,4 +1,4 @@
-"""A CIFAR-10 of thirteen images, in every form the real one comes in."""
+"""A CIFAR-10 of thirteen images in every form the real one comes in, and an SVHN of twelve."""
 
 import dataclasses
 import hashlib
@@ -7,6 +7,7 @@ import json
 import pickle
 import struct
 import tarfile
+import zlib
 from collections.abc import Mapping
 from pathlib import Path
 from typing import Any, ClassVar
@@ -18,6 +19,7 @@ from PIL import Image
 
 from bilateral.data.datasets import DATASETS, DatasetEntry
 from bilateral.data.datasets_entry import SPLITS, Digests, SplitName
+from bilateral.data.readers_mat import MatFiles
 
 Array = npt.NDArray[np.uint8]
 
@@ -190,6 +192,100 @@ def tiny(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> Tiny:
     )
     monkeypatch.setitem(DATASETS, "tiny", entry)
     return Tiny(entry, pixels, labels)
+
+
+def mat_element(kind: int, content: bytes, order: str = "<") -> bytes:
+    """A MATLAB data element; up to four bytes go into the tag, as MATLAB has it."""
+    if 0 < len(content) <= 4:
+        return struct.pack(f"{order}I", len(content) << 16 | kind) + content.ljust(4, b"\0")
+    tag = struct.pack(f"{order}II", kind, len(content))
+    return tag + content + bytes(-len(content) % 8)
+
+
+def mat_variable(
+    name: str, array: Array, order: str = "<", flags: int = 9, kind: int = 2, packed: bool = False
+) -> bytes:
+    """A MATLAB variable; `flags` 9 is the class uint8, `kind` 2 says that bytes are stored."""
+    shape = struct.pack(f"{order}{array.ndim}i", *array.shape)
+    parts = [
+        mat_element(6, struct.pack(f"{order}II", flags, 0), order),
+        mat_element(5, shape, order),
+        mat_element(1, name.encode(), order),
+        mat_element(kind, array.tobytes(order="F"), order),
+    ]
+    variable = mat_element(14, b"".join(parts), order)
+    if not packed:
+        return variable
+    content = zlib.compress(variable)
+    return struct.pack(f"{order}II", 15, len(content)) + content
+
+
+def mat_file(*variables: bytes, order: str = "<", version: int = 0x0100) -> bytes:
+    mark = b"IM" if order == "<" else b"MI"
+    text = b"MATLAB 5.0 MAT-file".ljust(116)
+    return text + bytes(8) + struct.pack(f"{order}H", version) + mark + b"".join(variables)
+
+
+@pytest.fixture
+def mat() -> Any:
+    """The writer of MATLAB files: `mat.file`, `mat.variable`, `mat.element`."""
+
+    class Writer:
+        file = staticmethod(mat_file)
+        variable = staticmethod(mat_variable)
+        element = staticmethod(mat_element)
+
+    return Writer
+
+
+@dataclasses.dataclass(frozen=True)
+class House:
+    """The entry `house`, its arrays, and its two official files."""
+
+    entry: DatasetEntry
+    pixels: dict[SplitName, Array]
+    labels: dict[SplitName, Array]
+    files: dict[str, bytes]
+
+    def folder(self, path: Path) -> Path:
+        path.mkdir()
+        for name, content in self.files.items():
+            (path / name).write_bytes(content)
+        return path
+
+    def archive(self, path: Path) -> Path:
+        return tar(path, self.files, "housenumbers")
+
+
+@pytest.fixture
+def house(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> House:
+    """The data set `house`, known like `svhn-full` by its files alone, with an empty cache."""
+    monkeypatch.setenv("BILATERAL_DATA", str(tmp_path / "cache"))
+    random = np.random.default_rng(2)
+    counts: dict[SplitName, int] = {"train": 9, "test": 3}
+    pixels = {
+        split: random.integers(0, 256, (count, 4, 5, 3), dtype=np.uint8)
+        for split, count in counts.items()
+    }
+    labels = {split: np.arange(count, dtype=np.uint8)[::-1] for split, count in counts.items()}
+    files = {
+        f"{split}_32x32.mat": mat_file(
+            mat_variable("X", pixels[split].transpose(1, 2, 3, 0), packed=True),
+            mat_variable("y", np.where(labels[split], labels[split], np.uint8(10))[:, None]),
+        )
+        for split in SPLITS
+    }
+    entry = dataclasses.replace(
+        DATASETS["svhn-full"],
+        name="house",
+        image_shape=(4, 5, 3),
+        counts=counts,
+        readers=(MatFiles(train="train_32x32.mat", test="test_32x32.mat"),),
+        files={name: hashlib.sha256(content).hexdigest() for name, content in files.items()},
+        url=None,
+    )
+    monkeypatch.setitem(DATASETS, "house", entry)
+    return House(entry, pixels, labels, files)
 
 
 @pytest.fixture

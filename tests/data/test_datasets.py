@@ -20,13 +20,17 @@ def test_entries_are_consistent(name: str) -> None:
     assert entry.summary
     assert "\n" not in entry.summary
     assert len(set(entry.classes)) == len(entry.classes) <= 256
-    assert set(entry.counts) == set(entry.digests) == set(SPLITS)
-    assert (entry.url is None) == (entry.md5 is None)
-    digests = [getattr(entry.digests[split], part) for split in SPLITS for part in PARTS]
-    assert len(set(digests)) == 4
+    assert set(entry.counts) == set(SPLITS)
+    assert (entry.url is None) == (entry.md5 is None and not entry.files)
+    digests = [*entry.files.values()]
+    if not entry.files:
+        digests = [getattr(entry.digests[split], part) for split in SPLITS for part in PARTS]
+    assert len(set(digests)) == (2 if entry.files else 4)
     assert all(len(digest) == 64 and int(digest, 16) for digest in digests)
     for reader in entry.readers:
         assert len(set(reader.names(entry))) == len(reader.names(entry))
+        assert set(entry.files) <= set(reader.names(entry))
+    assert entry.official is None or DATASETS[entry.official].url is not None
 
 
 def test_classes() -> None:

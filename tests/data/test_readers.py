@@ -14,7 +14,7 @@ from PIL import Image, ImageFile
 
 from bilateral.data.datasets import DATASETS, DatasetEntry
 from bilateral.data.datasets_entry import SPLITS, Digests, SplitName, in_canonical_order
-from bilateral.data.readers import BinaryBatches, PythonBatches, SpritePack, decode
+from bilateral.data.readers import BinaryBatches, SpritePack, decode
 from bilateral.errors import UserError
 
 FORMS = ["python", "binary", "npm"]
@@ -264,18 +264,49 @@ def test_canonical_order_does_not_depend_on_the_source(tiny: Any, tmp_path: Path
                 np.testing.assert_array_equal(found, expected)
 
 
-def test_fine_labels_of_a_pickle(tiny: Any, tmp_path: Path, python2: Any) -> None:
-    reader = PythonBatches(train=("train",), test=("test",), labels="fine_labels")
-    entry = dataclasses.replace(tiny.entry, readers=(reader,))
-    files: dict[str, bytes] = {
-        split: python2.dump(
-            {
-                b"coarse_labels": [0] * entry.counts[split],
-                b"fine_labels": tiny.labels[split].tolist(),
-                b"data": python2.array(tiny.rows(tiny.pixels[split])),
-            }
-        )
-        for split in SPLITS
+def hundred_files(form: str, pixels: Any, fine: Any, coarse: Any, python2: Any) -> Any:
+    """A split of CIFAR-100 as the official archive of that form, or a pack of sprites, has it."""
+    rows = pixels.transpose(0, 3, 1, 2).reshape(len(pixels), -1)
+    if form == "binary":
+        return {".bin": np.hstack([coarse[:, None], fine[:, None], rows]).tobytes()}
+    if form == "sprites":
+        return {"-00.webp": sprites(pixels), "-labels.npy": npy(fine)}
+    batch = {
+        b"filenames": [b"bos_taurus_s_000507.png"] * len(pixels),
+        b"batch_label": b"training batch 1 of 1",
+        b"fine_labels": fine.tolist(),
+        b"coarse_labels": coarse.tolist(),
+        b"data": python2.array(rows),
     }
-    decoded = decode(entry, write(tmp_path / "a", files))
-    np.testing.assert_array_equal(decoded["train"][1], tiny.labels["train"])
+    return {"": python2.dump(batch)}
+
+
+def test_every_form_of_cifar100(tmp_path: Path, python2: Any) -> None:
+    """Fine labels count, coarse ones do not, and each form's own order of images is undone."""
+    random = np.random.default_rng(3)
+    counts: dict[SplitName, int] = {"train": 120, "test": 20}
+    pixels = {s: random.integers(0, 256, (n, 4, 5, 3), dtype=np.uint8) for s, n in counts.items()}
+    fine = {s: random.permutation(n).astype(np.uint8) % 100 for s, n in counts.items()}
+    keys = {s: [hashlib.sha256(image.tobytes()).digest() for image in pixels[s]] for s in SPLITS}
+    order = {s: sorted(range(counts[s]), key=keys[s].__getitem__) for s in SPLITS}
+    ordered = {s: (pixels[s][order[s]], fine[s][order[s]]) for s in SPLITS}
+    entry = dataclasses.replace(
+        DATASETS["cifar100"],
+        image_shape=(4, 5, 3),
+        counts=counts,
+        digests={
+            split: Digests(*(hashlib.sha256(part.tobytes()).hexdigest() for part in parts))
+            for split, parts in ordered.items()
+        },
+    )
+    for form in ("python", "binary", "sprites"):
+        files = {"meta": b"", "file.txt~": b"", "fine_label_names.txt": b"apple"}
+        for split in SPLITS:
+            mixed = random.permutation(counts[split])
+            coarse = random.integers(0, 20, counts[split], dtype=np.uint8)
+            parts = hundred_files(form, pixels[split][mixed], fine[split][mixed], coarse, python2)
+            files |= {f"{split}{ending}": content for ending, content in parts.items()}
+        decoded = decode(entry, write(tmp_path / form / f"cifar-100-{form}", files).parent)
+        for split in SPLITS:
+            for found, expected in zip(decoded[split], ordered[split], strict=True):
+                np.testing.assert_array_equal(found, expected)

@@ -12,6 +12,7 @@ from typing import Any
 import numpy as np
 import pytest
 
+from bilateral.commands.data import command
 from bilateral.data import DATASETS, cache_folder, check, fetch, load, sources
 from bilateral.data.digits import DIGITS_FILE
 from bilateral.errors import UserError
@@ -333,6 +334,131 @@ def test_unwritable_cache(tiny: Any, tmp_path: Path) -> None:
     (tmp_path / "cache").write_text("a file in the way")
     with pytest.raises(UserError, match="cannot write tiny to"):
         fetch("tiny", tiny.archive(tmp_path / "a.tgz"))
+
+
+@pytest.mark.parametrize("form", ["folder", "archive"])
+def test_official_files_are_kept_with_the_digests_of_their_arrays(
+    house: Any, tmp_path: Path, form: str
+) -> None:
+    folder = fetch("house", getattr(house, form)(tmp_path / "official"))
+    manifest = json.loads((folder / "manifest.json").read_text())
+    assert manifest["files"] == house.entry.files
+    for split in ("train", "test"):
+        found = load("house", split)
+        np.testing.assert_array_equal(found.pixels, house.pixels[split])
+        np.testing.assert_array_equal(found.labels, house.labels[split])
+        for part, array in (("pixels", house.pixels[split]), ("labels", house.labels[split])):
+            assert manifest["sha256"][split][part] == hashlib.sha256(array.tobytes()).hexdigest()
+    findings = check("house")
+    assert all(finding.ok for finding in findings)
+    assert findings[4].message == "whole, what the official files held"
+
+
+@pytest.mark.parametrize("part", ["pixels", "labels"])
+def test_what_official_files_held_is_verified_at_every_read(
+    house: Any, tmp_path: Path, part: str
+) -> None:
+    source = house.folder(tmp_path / "official")
+    file = fetch("house", source) / f"test-{part}.npy"
+    raw = bytearray(file.read_bytes())
+    raw[-1] ^= 1
+    file.write_bytes(raw)
+    with pytest.raises(UserError, match=f"test-{part}.npy is damaged: SHA-256 .* expected"):
+        load("house", "test")
+    fetch("house", source)
+    np.testing.assert_array_equal(load("house", "test").pixels, house.pixels["test"])
+
+
+@pytest.mark.parametrize(
+    "change", [None, {"files": {}}, {"sha256": {}}, {"sha256": {"train": 1}}, {"sha256": []}]
+)
+def test_no_read_without_the_record_of_the_official_files(
+    house: Any, tmp_path: Path, change: Any
+) -> None:
+    folder = fetch("house", house.folder(tmp_path / "official"))
+    manifest = folder / "manifest.json"
+    record = json.loads(manifest.read_text())
+    manifest.write_text(json.dumps([] if change is None else {**record, **change}))
+    with pytest.raises(UserError, match=r"manifest\.json does not record what the official files"):
+        load("house", "test")
+    assert not any(finding.ok for finding in check("house"))
+
+
+def test_altered_official_file(house: Any, tmp_path: Path) -> None:
+    content = bytearray(house.files["test_32x32.mat"])
+    content[0] ^= 1
+    house.files["test_32x32.mat"] = bytes(content)
+    source = house.folder(tmp_path / "official")
+    with pytest.raises(UserError, match=r"official/test_32x32\.mat is not the official file: SHA"):
+        fetch("house", source)
+    assert not (tmp_path / "cache").exists()
+
+
+def test_download_of_official_files(
+    house: Any, server: Server, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    entry = dataclasses.replace(house.entry, url=f"{server.base}/housenumbers")
+    monkeypatch.setitem(DATASETS, "house", entry)
+    with pytest.raises(UserError, match=r"house could not be fetched: http.*: Not Found; an arch"):
+        fetch("house")
+    server.files = {f"/housenumbers/{name}": content for name, content in house.files.items()}
+    server.files["/housenumbers/test_32x32.mat"] += b"x"
+    with pytest.raises(UserError, match=r"test_32x32\.mat is not the official file"):
+        fetch("house")
+    assert names(tmp_path / "cache") == [".house.lock"]
+    server.files["/housenumbers/test_32x32.mat"] = house.files["test_32x32.mat"]
+    seen: list[tuple[int, int | None]] = []
+    folder = fetch("house", progress=lambda *pair: seen.append(pair))
+    sizes = [len(house.files[name]) for name in entry.files]
+    assert seen == [(size, size) for size in sizes]
+    np.testing.assert_array_equal(load("house", "train").pixels, house.pixels["train"])
+    assert json.loads((folder / "manifest.json").read_text())["source"] == entry.url
+    assert names(tmp_path / "cache") == [".house.lock", "house"]
+
+
+def test_official_files_given_for_another_edition(
+    house: Any, tiny: Any, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setitem(DATASETS, "tiny", dataclasses.replace(tiny.entry, official="house"))
+    with pytest.raises(UserError, match=r"tiny has no download: .*, or fetch the official house"):
+        fetch("tiny")
+    empty = tmp_path / "empty"
+    empty.mkdir()
+    with pytest.raises(UserError, match="empty does not hold tiny: none of data_batch_1"):
+        fetch("tiny", empty)
+    source = house.folder(tmp_path / "official")
+    notes: list[str] = []
+    for _ in range(2):
+        assert fetch("tiny", source, on_note=notes.append) == tmp_path / "cache" / "house"
+    assert notes[0] == f"{source} does not hold tiny but house: it is kept under that name"
+    assert notes[1].startswith("house is already in")
+    with pytest.raises(
+        UserError, match=r"tiny is not on disk: .* choose the official house, which"
+    ):
+        load("tiny", "train")
+    fetch("tiny", tiny.archive(tmp_path / "a.tgz"))
+    np.testing.assert_array_equal(load("tiny", "train").pixels, tiny.pixels["train"])
+    np.testing.assert_array_equal(load("house", "train").pixels, house.pixels["train"])
+
+
+def test_commands_say_which_edition(
+    house: Any, tiny: Any, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: Any
+) -> None:
+    monkeypatch.setitem(DATASETS, "tiny", dataclasses.replace(tiny.entry, official="house"))
+    where = tmp_path / "cache" / "house"
+    source = str(house.folder(tmp_path / "official"))
+    command(["fetch", "tiny", "--source", source])
+    printed = capsys.readouterr()
+    assert printed.out == f"house: {where}\n"
+    assert "does not hold tiny but house" in printed.err
+    command(["fetch", "house", "--source", source, "--json", "--quiet"])
+    assert json.loads(capsys.readouterr().out) == {"name": "house", "folder": str(where)}
+    command(["check", "house"])
+    assert capsys.readouterr().out.startswith(f"house: {house.entry.summary}\nok   {where}")
+    command(["list"])
+    lines = {line.split()[0]: line for line in capsys.readouterr().out.splitlines()}
+    assert "on disk" in lines["house"] and "absent" in lines["tiny"]
+    assert "unofficial" in lines["svhn"] and "the official 73,257 / 26,032" in lines["svhn-full"]
 
 
 def test_check(tiny: Any, tmp_path: Path) -> None:

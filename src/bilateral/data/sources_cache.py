@@ -5,6 +5,7 @@ again (SHA-256 of CIFAR-10 takes a fraction of a second).
 """
 
 import contextlib
+import dataclasses
 import json
 import os
 import shutil
@@ -17,7 +18,15 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
-from bilateral.data.datasets_entry import PARTS, SPLITS, DatasetEntry, Part, SplitName
+from bilateral.data.datasets_entry import (
+    PARTS,
+    SPLITS,
+    DatasetEntry,
+    Digests,
+    Part,
+    SplitName,
+    sha256,
+)
 from bilateral.data.readers import Arrays
 from bilateral.errors import UserError
 
@@ -46,10 +55,11 @@ def read_array(root: Path, entry: DatasetEntry, split: SplitName, part: Part) ->
     """A verified array; a missing or damaged one is the user's to fetch again."""
     path = array_path(root, entry, split, part)
     if not path.is_file():
-        raise UserError(
-            f"{entry.name} is not on disk: run `bilateral data fetch {entry.name}` "
-            f"(looked for {path})"
-        )
+        message = f"{entry.name} is not on disk: run `bilateral data fetch {entry.name}`"
+        if entry.official is not None and (root / entry.official).is_dir():
+            message += f", or choose the official {entry.official}, which is, with --data"
+        raise UserError(f"{message} (looked for {path})")
+    entry = with_recorded_digests(root, entry)
     try:
         with path.open("rb") as file:
             array: npt.NDArray[Any] = np.lib.format.read_array(file, allow_pickle=False)
@@ -61,6 +71,27 @@ def read_array(root: Path, entry: DatasetEntry, split: SplitName, part: Part) ->
         again = f"run `bilateral data fetch {entry.name}` to replace it"
         raise UserError(f"{path} is damaged: {fault}; {again}")
     return array
+
+
+def with_recorded_digests(root: Path, entry: DatasetEntry) -> DatasetEntry:
+    """The entry as it is, or with what its manifest recorded when the official files were read."""
+    if entry.digests:
+        return entry
+    manifest = root / entry.name / "manifest.json"
+    try:
+        found = json.loads(manifest.read_bytes())
+        if found["files"] != dict(entry.files):
+            raise ValueError
+        digests: dict[SplitName, Digests] = {
+            split: Digests(*(str(found["sha256"][split][part]) for part in PARTS))
+            for split in SPLITS
+        }
+    except (OSError, ValueError, KeyError, TypeError):
+        raise UserError(
+            f"{manifest} does not record what the official files held; "
+            f"run `bilateral data fetch {entry.name}` to replace it"
+        ) from None
+    return dataclasses.replace(entry, digests=digests)
 
 
 @contextlib.contextmanager
@@ -87,8 +118,13 @@ def store(root: Path, entry: DatasetEntry, arrays: Arrays, source: str, work: Pa
     for split in SPLITS:
         for part, array in zip(PARTS, arrays[split], strict=True):
             np.save(complete / f"{split}-{part}.npy", np.ascontiguousarray(array))
-    digests = {split: vars(entry.digests[split]) for split in SPLITS}
+    digests = {
+        split: {part: sha256(array) for part, array in zip(PARTS, arrays[split], strict=True)}
+        for split in SPLITS
+    }
     manifest = {"name": entry.name, "source": source, "sha256": digests}
+    if entry.files:
+        manifest["files"] = dict(entry.files)
     (complete / "manifest.json").write_text(json.dumps(manifest, indent=2) + "\n")
     target = root / entry.name
     if target.exists():

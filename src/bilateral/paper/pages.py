@@ -45,4 +45,6 @@ def _section(table: PaperTable, rows: Rows) -> str:
 
 def _origin(row: Mapping[str, Any]) -> str:
     seconds = f"{row['train_seconds']:,.0f} s of training"
-    return f"- {row['title']}: {row['device']}, commit {row['commit']}, {seconds}; `{row['command']}`."
+    return (
+        f"- {row['title']}: {row['device']}, commit {row['commit']}, {seconds}; `{row['command']}`."
+    )

@@ -5,7 +5,7 @@ Every stage goes on where it was interrupted, and a row is written as soon as it
 
 import json
 import subprocess
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from statistics import mean
 from typing import Any
@@ -16,7 +16,7 @@ import bilateral
 from bilateral.config import Machine, Run, fraction_text
 from bilateral.data.datasets import load
 from bilateral.data.device_images import DeviceImages
-from bilateral.data.subsets import chosen_images
+from bilateral.data.subsets import balanced_subset, chosen_images
 from bilateral.errors import UserError
 from bilateral.evaluation.campaign import evaluate_target
 from bilateral.evaluation.checks_gradients import gradient_magnitude
@@ -25,6 +25,8 @@ from bilateral.evaluation.robustness import noise_keys
 from bilateral.evaluation.subject import Subject
 from bilateral.evaluation.target import Target, find_target
 from bilateral.evaluation.transfer import transfer_between
+from bilateral.labels import soft_labels
+from bilateral.paper.figures import LabelExample, curve_figure, label_chart
 from bilateral.paper.plan import (
     Choices,
     budget,
@@ -76,6 +78,16 @@ class Reproduction:
             rows = [old for old in rows if _identity(old) != _identity(measured)] + [measured]
             write_json(path, rows)
         return rows
+
+    def drawing(self, table: PaperTable, rows: Sequence[Mapping[str, Any]]) -> bytes | None:
+        """The SVG that belongs to a table, if one does: the figure, or labels by both formulas."""
+        if table.is_figure:
+            return curve_figure(table, rows, self.choices)
+        if table.name != "label-formulas":
+            return None
+        run = runs_of(table, table.rows[0], self.choices)[0]
+        target = find_target(str(self.trained(run).path), None, None, None, self.device)
+        return label_chart(label_examples(target, run), target.split.classes)
 
     def trained(self, run: Run) -> RunFolder:
         """The folder of a run, trained to its end."""
@@ -192,6 +204,30 @@ class Reproduction:
         )
         spread = getattr(found, measure.images)
         return {"value": getattr(spread, measure.value), "images": spread.images}
+
+
+def label_examples(target: Target, run: Run, count: int = 6) -> list[LabelExample]:
+    """Test images with the labels that a training step would fit: as given, and by each formula."""
+    numbers = balanced_subset(target.split.labels, count, seed=0)
+    labels = torch.from_numpy(target.split.labels[numbers])
+    device = next(iter(target.model.parameters())).device
+    images = DeviceImages(target.split, device).floats(torch.from_numpy(numbers).to(device))
+    with torch.no_grad():
+        logits = target.model(images).float().cpu()
+    rules = {
+        "as given": run.labels.with_fields(rule="one-hot"),
+        "main formula": run.labels.with_fields(rule="adversarial"),
+        "appendix's formula": run.labels.with_fields(rule="supplementary"),
+    }
+    shares = {name: soft_labels(logits, labels, rule).tolist() for name, rule in rules.items()}
+    return [
+        LabelExample(
+            pixels=target.split.pixels[int(number)],
+            label=int(labels[place]),
+            labels={name: rows[place] for name, rows in shares.items()},
+        )
+        for place, number in enumerate(numbers)
+    ]
 
 
 def magnitudes(
