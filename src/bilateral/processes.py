@@ -3,6 +3,7 @@
 The process group is torch's own. What is said and written comes from the first process.
 """
 
+import gc
 import os
 from collections.abc import Iterator
 from contextlib import contextmanager
@@ -11,8 +12,6 @@ from typing import Any
 
 import torch
 from torch import Tensor, distributed
-from torch.distributed import PrefixStore  # type: ignore[attr-defined]
-from torch.distributed.rendezvous import rendezvous
 
 from bilateral.errors import UserError
 
@@ -68,7 +67,8 @@ class Processes:
 
 def is_lost_process(error: RuntimeError) -> bool:
     """Whether an error says that another process of the group is gone; gloo has no type for it."""
-    return isinstance(error, distributed.DistError) or "gloo" in str(error)
+    known = distributed.is_available() and isinstance(error, distributed.DistError)
+    return known or "gloo" in str(error)
 
 
 @contextmanager
@@ -80,6 +80,9 @@ def joined(device: torch.device) -> Iterator[Processes]:
         return
     if not distributed.is_available():
         raise UserError("this torch was built without torch.distributed: one process only")
+    from torch.distributed import PrefixStore  # type: ignore[attr-defined]
+    from torch.distributed.rendezvous import rendezvous
+
     backend = "nccl" if device.type == "cuda" else "gloo"
     bound = device if device.type == "cuda" else None
     # Restarted workers may share torchrun's store with the attempt before: their addresses in it
@@ -96,5 +99,7 @@ def joined(device: torch.device) -> Iterator[Processes]:
     try:
         host_group = distributed.new_group(backend="gloo") if backend != "gloo" else None
         yield Processes(rank, world, host_group)
+        distributed.barrier(group=host_group)
     finally:
+        gc.collect()  # what still holds the group, or it would outlive its threads
         distributed.destroy_process_group()

@@ -124,6 +124,11 @@ class RunFolder:
             kept.append(line)
         write_atomic(self.log, b"".join(kept))
 
+    def last_record(self) -> dict[str, Any]:
+        """The last epoch in the log; empty where there is none."""
+        lines = self.log.read_bytes().splitlines() if self.log.exists() else []
+        return dict(json.loads(lines[-1])) if lines else {}
+
     def append_log(self, record: dict[str, Any]) -> None:
         """One more epoch in the log."""
         with self.log.open("a", encoding="utf-8") as file:

@@ -18,11 +18,8 @@ from bilateral.errors import UserError
 
 def choose_device(name: str | None) -> torch.device:
     """The named device, or the GPU if there is one."""
-    if name is None and torch.cuda.is_available():
-        # torchrun starts a process for each GPU and tells it which
-        return torch.device("cuda", int(os.environ.get("LOCAL_RANK", "0")))
     if name is None:
-        return torch.device("cpu")
+        name = "cuda" if torch.cuda.is_available() else "cpu"
     try:
         device = torch.device(name)
     except RuntimeError:
@@ -33,14 +30,20 @@ def choose_device(name: str | None) -> torch.device:
         raise UserError("no mps device here (use --device cpu)")
     if device.type == "cuda" and not torch.cuda.is_available():
         raise UserError("no GPU here: torch sees no CUDA device (use --device cpu)")
-    if device.type == "cuda" and (device.index or 0) >= torch.cuda.device_count():
-        raise UserError(f"no {name} here: torch sees {torch.cuda.device_count()} CUDA devices")
+    if device.type == "cuda":
+        # torchrun starts a process for each GPU and tells it which
+        index = int(os.environ.get("LOCAL_RANK", "0")) if device.index is None else device.index
+        if index >= torch.cuda.device_count():
+            count = torch.cuda.device_count()
+            raise UserError(f"no cuda:{index} here: torch sees {count} CUDA devices")
+        device = torch.device("cuda", index)
+        torch.cuda.set_device(device)  # streams, graphs and pinned memory go by the current one
     return device
 
 
 def has_bfloat16(device: torch.device) -> bool:
     """Whether bfloat16 pays on this device."""
-    return device.type == "cuda" and torch.cuda.is_bf16_supported()
+    return device.type == "cuda" and torch.cuda.is_bf16_supported(including_emulation=False)
 
 
 def autocast(device: torch.device, enabled: bool) -> torch.autocast:

@@ -9,7 +9,7 @@ from torch import nn
 from bilateral.attacks.ball import inside
 from bilateral.attacks.losses import fools
 from bilateral.attacks.perform import perform
-from bilateral.attacks.settings import CarliniWagner, DeepFool
+from bilateral.attacks.settings import APGD, CarliniWagner, DeepFool
 from bilateral.attacks.table import ATTACKS, ENSEMBLES, attack_members, attack_named, attack_names
 from bilateral.config import GradientAttack
 from bilateral.errors import UserError
@@ -150,6 +150,37 @@ def test_a_slack_asks_for_more_than_a_wrong_class():
     assert fools(logits, labels).tolist() == [False, True, True, True, False]
     assert fools(logits, labels, 0.02).tolist() == [False, False, True, True, False]
     assert fools(logits, labels, 0.03).tolist() == [False, False, True, False, False]
+
+
+class PassingBy(nn.Module):
+    """One pixel; on the way from most starts to class 1, which is never reached, class 2 leads."""
+
+    def forward(self, images):
+        moved = images.flatten(1) - 0.5
+        away = moved.abs()
+        second = torch.where((away > 0.02) & (away < 0.08), 1.0, -5.0)
+        return torch.cat([0 * moved, 5 * moved - 1, second], 1)
+
+
+@pytest.mark.parametrize(
+    "settings",
+    [
+        GradientAttack(epsilon=0.1, steps=7, step_size=0.1, target="most-confusing"),
+        APGD(epsilon=0.1, steps=10, loss="dlr-targeted", targets=1),
+        APGD(epsilon=0.1, steps=10),
+    ],
+    ids=lambda settings: type(settings).__name__,
+)
+def test_what_fools_within_the_slack_is_handed_over_for_the_check(settings):
+    """A slack that nothing meets: every image that a plain search breaks still comes back wrong."""
+    model, images = PassingBy(), torch.full((24, 1, 1, 1), 0.5)
+    labels, keys = torch.zeros(24, dtype=torch.int64), image_keys(0, torch.arange(24))
+    plain = perform(model, images, labels, settings, keys)
+    doubtful = perform(model, images, labels, settings, keys, slack=1e6)
+    wrong = model(doubtful.images).argmax(1) != labels
+    assert plain.fooled.any() and not doubtful.fooled.any()
+    assert wrong[plain.fooled].all()
+    assert inside(doubtful.images, images, 0.1).all()
 
 
 @pytest.mark.parametrize("name", ["pgd7", "apgd-ce", "apgd-t", "fab-t", "square"])

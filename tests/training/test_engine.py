@@ -167,8 +167,10 @@ def test_out_of_memory_says_what_to_lower_and_goes_on(split, tmp_path, monkeypat
     assert folder.weights.read_bytes() == whole.weights.read_bytes()
 
 
-def test_speed_features_are_for_a_gpu_unless_asked_for():
+def test_speed_features_are_for_a_gpu_unless_asked_for(monkeypatch):
     gpu = torch.device("cuda")
+    assert not Speed.on(Machine(), gpu, Processes()).compile, "there is no Triton here"
+    monkeypatch.setattr("bilateral.training.engine.has_triton", lambda: True)
     assert Speed.on(Machine(), gpu, Processes()) == Speed(True, True, True, True)
     assert Speed.on(Machine(), CPU, Processes()) == Speed(False, False, False, False)
     assert Speed.on(Machine(compile="on", graphs="on"), CPU, Processes()) == Speed(

@@ -6,7 +6,7 @@ import torch
 from bilateral.config import Optimiser
 from bilateral.models import build_model
 from bilateral.training.averaging import AveragedWeights
-from bilateral.training.optimiser import build_optimiser, learning_rate
+from bilateral.training.optimiser import build_optimiser, go_on_with, learning_rate
 
 
 def test_only_convolution_and_linear_weights_decay():
@@ -46,10 +46,48 @@ def test_averaged_weights_follow_by_the_decay():
         model.weight.fill_(11.0)
         model.running_mean.fill_(10.0)
         model.num_batches_tracked += 7
-    averaged.update(model, torch.tensor(averaged.pull(10_000)))
+    averaged.update(torch.tensor(averaged.pull(10_000)))
     torch.testing.assert_close(averaged.model.weight, torch.tensor([2.0, 2.0]))
     torch.testing.assert_close(averaged.model.running_mean, torch.tensor([1.0, 1.0]))
     assert averaged.model.num_batches_tracked == 7
-    early = AveragedWeights(torch.nn.BatchNorm1d(2), decay=0.999)
-    early.update(model, torch.tensor(early.pull(1)))
+    fresh = torch.nn.BatchNorm1d(2)
+    early = AveragedWeights(fresh, decay=0.999)
+    with torch.no_grad():
+        fresh.weight.fill_(11.0)
+    early.update(torch.tensor(early.pull(1)))
     assert early.model.weight[0] > 9  # soon forgets the start
+
+
+def test_a_weight_that_two_layers_share_moves_once():
+    model = torch.nn.Sequential(torch.nn.Linear(2, 2), torch.nn.Linear(2, 2))
+    model[1].weight = model[0].weight
+    averaged = AveragedWeights(model, decay=0.5)
+    with torch.no_grad():
+        averaged.model[0].weight.zero_()
+        model[0].weight.fill_(1.0)
+    averaged.update(torch.tensor(0.8))
+    torch.testing.assert_close(averaged.model[1].weight, torch.full((2, 2), 0.8))
+
+
+def test_an_optimiser_goes_on_in_the_way_of_this_machine():
+    """Saved fused and channels-last, loaded plain and contiguous: the same steps as unbroken."""
+    torch.manual_seed(0)
+    images = torch.rand(4, 3, 5, 5)
+
+    def steps(model, optimiser, count):
+        for _ in range(count):
+            optimiser.zero_grad()
+            model(images).square().mean().backward()
+            optimiser.step()
+
+    one = torch.nn.Conv2d(3, 4, 3).to(memory_format=torch.channels_last)
+    other = torch.nn.Conv2d(3, 4, 3)
+    optimiser = build_optimiser(one, Optimiser(learning_rate=0.5), fused=True)
+    steps(one, optimiser, 3)
+    plain = build_optimiser(other, Optimiser(learning_rate=0.5), fused=False)
+    other.load_state_dict(one.state_dict())
+    go_on_with(plain, optimiser.state_dict())
+    assert not any(group["fused"] for group in plain.param_groups)
+    steps(one, optimiser, 3)
+    steps(other, plain, 3)
+    torch.testing.assert_close(other.weight, one.weight.contiguous(), rtol=1e-5, atol=1e-6)

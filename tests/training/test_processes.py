@@ -99,6 +99,97 @@ def test_a_killed_worker_costs_nothing_but_time(tmp_path):
     assert weights(out).read_bytes() == weights(tmp_path / "whole").read_bytes()
 
 
+def test_a_run_goes_on_with_fewer_processes(tmp_path):
+    """TRADES, whose two passes each move the statistics; the epoch's loss stays a mean."""
+    options = ["--method", "trades", "--adversary.loss", "divergence", "--adversary.target", "none"]
+    options += ["--labels.rule", "one-hot", "--optimiser.batch-size", "64"]
+    whole = run(tmp_path / "whole", *options, processes=2)
+    assert whole.returncode == 0, whole.stderr
+    words = command(tmp_path / "cut", *options, "--checkpoint-seconds", "0", processes=2)
+    with subprocess.Popen(
+        words, env=ENVIRONMENT, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL
+    ) as launched:
+        deadline = time.monotonic() + 60
+        while not list((tmp_path / "cut").rglob("checkpoint.pt")) and time.monotonic() < deadline:
+            time.sleep(0.02)
+        launched.terminate()
+        launched.wait(timeout=60)
+    assert not list((tmp_path / "cut").rglob("model.safetensors"))
+    again = run(tmp_path / "cut", *options, "--checkpoint-seconds", "0")
+    assert again.returncode == 0 and "going on from step" in again.stderr, again.stderr
+    one, other = (
+        json.loads(next((tmp_path / name).rglob("log.jsonl")).read_text().splitlines()[0])
+        for name in ("whole", "cut")
+    )
+    assert other["loss"] == pytest.approx(one["loss"], rel=0.1)
+    for key in ("clean_accuracy", "adversarial_accuracy"):
+        assert other[key] == pytest.approx(one[key], abs=0.1)
+
+
+def test_statistics_of_both_passes_are_those_of_all_processes(tmp_path):
+    """A model that only normalises: the running mean after a step of TRADES is known."""
+    (tmp_path / "check.py").write_text(STATISTICS)
+    words = [sys.executable, "-m", "torch.distributed.run", "--standalone", "--nproc-per-node=2"]
+    done = subprocess.run(
+        [*words, str(tmp_path / "check.py")],
+        env=ENVIRONMENT,
+        capture_output=True,
+        text=True,
+        check=False,
+    )
+    assert done.returncode == 0, done.stderr
+    # Momentum 0.1, two passes on shares of means 0 and 10: 0.81 of the average of 0 and 10, less.
+    assert float(done.stdout) == pytest.approx(5 * (1 - 0.9**2), rel=0.05)
+
+
+STATISTICS = """
+import torch
+from bilateral.config import Adversary, Labels, Machine, Run
+from bilateral.data.batches import Batch
+from bilateral.processes import joined
+from bilateral.training.engine import Engine, Speed
+from bilateral.training.optimiser import build_optimiser
+from torch import nn
+
+class Model(nn.Module):
+    def __init__(self):
+        super().__init__()
+        self.norm, self.head = nn.BatchNorm2d(1), nn.Linear(1, 3)
+    def forward(self, images):
+        return self.head(self.norm(images * 10).mean((2, 3)))
+
+cpu = torch.device("cpu")
+with joined(cpu) as processes:
+    torch.manual_seed(0)
+    model = Model()
+    adversary = Adversary(loss="divergence", epsilon=1e-4, step_size=1e-4)
+    run = Run(method="trades", adversary=adversary, labels=Labels(rule="one-hot"),
+              data={"augment": "none"})
+    optimiser = build_optimiser(model, run.optimiser, fused=False)
+    speed = Speed.on(Machine(), cpu, processes)
+    engine = Engine(model, run, optimiser, None, cpu, False, speed, 4, 1, processes)
+    pixels = torch.full((8, 1, 4, 4), 255 * processes.rank, dtype=torch.uint8)
+    numbers = torch.arange(8) * 2 + processes.rank
+    engine.take(Batch(pixels, torch.zeros(8, dtype=torch.int64), numbers), 0, 0, 1, 0.0)
+    if processes.first:
+        print(float(model.norm.running_mean))
+"""
+
+
+@pytest.mark.filterwarnings("ignore")
+def test_compiled_processes_agree_with_plain_ones(tmp_path):
+    """What several GPUs do by default: DDP compiled, and nothing recompiles after two steps."""
+    for name, compiling in (("plain", "off"), ("compiled", "on")):
+        options = ["--machine.compile", compiling, "--optimiser.learning-rate", "0.01"]
+        done = run(tmp_path / name, *options, processes=2, epochs=1)
+        assert done.returncode == 0, done.stderr
+    one, other = (
+        json.loads(next((tmp_path / name).rglob("log.jsonl")).read_text())
+        for name in ("plain", "compiled")
+    )
+    assert other["loss"] == pytest.approx(one["loss"], rel=2e-3)
+
+
 def test_a_batch_that_does_not_divide_is_refused(tmp_path):
     done = run(tmp_path / "run", "--optimiser.batch-size", "33", processes=2)
     assert done.returncode != 0

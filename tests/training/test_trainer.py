@@ -7,6 +7,7 @@ import pytest
 import torch
 
 from bilateral.config import Data, Run
+from bilateral.data.batches import Batches
 from bilateral.data.datasets import Split, load
 from bilateral.errors import Interrupted, TrainingError, UserError
 from bilateral.paper.recipes import recipe_named
@@ -288,3 +289,38 @@ def test_a_damaged_checkpoint_is_named(digits, tmp_path):
     folder.checkpoint.write_bytes(b"PK\x03\x04 not a checkpoint")
     with pytest.raises(UserError, match=r"checkpoint\.pt is damaged"):
         train(TINY, folder, digits, CPU, QUIET)
+
+
+def test_a_signal_that_ends_the_decoders_too_saves_first(digits, tmp_path, monkeypatch):
+    """A batch that never arrives while a stop is asked for is a stop, not a crash."""
+    whole, broken = RunFolder(tmp_path / "whole"), RunFolder(tmp_path / "broken")
+    train(TINY, whole, digits, CPU, QUIET)
+
+    epoch = Batches.epoch
+
+    def lost(self, number, first_step=0):
+        for step, batch in enumerate(epoch(self, number, first_step)):
+            if number == 1 and step == 1:
+                raise RuntimeError("DataLoader worker exited unexpectedly")
+            yield batch
+
+    with monkeypatch.context() as patch:
+        patch.setattr(Batches, "epoch", lost)
+        with pytest.raises(RuntimeError, match="DataLoader worker"):
+            train(TINY, RunFolder(tmp_path / "crash"), digits, CPU, QUIET)
+        patch.setattr("bilateral.training.trainer.Trainer._epochs", _epochs_without_looking)
+        patch.setattr("bilateral.training.trainer.StopRequest", lambda: StopAfter(0))
+        with pytest.raises(Interrupted):
+            train(TINY, broken, digits, CPU, QUIET)
+    train(TINY, broken, digits, CPU, QUIET)
+    assert broken.weights.read_bytes() == whole.weights.read_bytes()
+
+
+def _epochs_without_looking(trainer, stop):
+    """The signal comes while a batch is awaited: nothing looked at it before."""
+    while trainer.step < trainer.total_steps:
+        number, first = divmod(trainer.step, trainer.batches.steps)
+        for batch in trainer._arriving(number, first, stop):
+            trainer.take(batch, number)
+            if trainer.step % trainer.batches.steps == 0:
+                trainer._end_epoch(number, 0.0, first)

@@ -51,7 +51,8 @@ def apgd(
     """Attack `images` inside the ball of `settings.epsilon`.
 
     An image leaves the batch the moment an iterate fools the model, and that iterate is
-    returned; of a survivor it is the iterate of largest loss. Each start, and each target class
+    returned; of a survivor it is the iterate of largest loss, or one that fooled within the slack.
+    Each start, and each target class
     of the targeted loss, tries the images that are left, together where `ROWS` allows it. `keys`
     decide the noise image by image, `slack` how clearly an image must fool (`losses.fools`). The
     caller puts the model into eval mode and chooses the precision by autocast.
@@ -62,6 +63,7 @@ def apgd(
     with torch.no_grad():
         reference = model(clean).float()
     result, fooled = clean.clone(), losses.fools(reference, labels, slack)
+    doubted = torch.zeros_like(fooled)
     largest_loss = torch.full_like(reference[:, 0], -torch.inf)
     forwards, backwards = len(labels), 0
     goals = _goals(reference, labels, settings)
@@ -71,8 +73,9 @@ def apgd(
         group = attempts[: max(1, limit // len(left))]
         search = _start(left, group, clean, labels, goals, settings, keys)
         try:
-            for broken, iterates in _climb(model, search, settings, slack):
-                result[broken], fooled[broken] = iterates, True
+            for places, iterates, clearly in _climb(model, search, settings, slack):
+                result[places] = iterates
+                fooled[places], doubted[places] = clearly, not clearly
         except torch.OutOfMemoryError:
             if len(group) == 1:
                 raise
@@ -81,7 +84,8 @@ def apgd(
         finally:
             forwards, backwards = forwards + search.forwards, backwards + search.backwards
         rows = best_rows(search.best_loss, len(group))
-        rows = rows[search.best_loss[rows] > largest_loss[search.place[rows]]]
+        better = search.best_loss[rows] > largest_loss[search.place[rows]]
+        rows = rows[better & ~doubted[search.place[rows]]]
         survivors = search.place[rows]
         result[survivors] = search.best[rows]
         largest_loss[survivors] = search.best_loss[rows]
@@ -195,16 +199,21 @@ def _start(
 
 def _climb(
     model: nn.Module, search: _Search, settings: APGD, slack: float
-) -> Iterator[tuple[Tensor, Tensor]]:
-    """Run the starts to their end; yields the places and iterates of images as they break."""
+) -> Iterator[tuple[Tensor, Tensor, bool]]:
+    """Run the starts to their end; yields the places and iterates of images as they break.
+
+    And of those that fooled, though not clearly: they go on, and the iterate is worth a check.
+    """
     judged, last_judged = set(checkpoints(settings.steps)), 0
     for step in range(settings.steps + 1):
         last = step == settings.steps
         logits, loss, gradient = _evaluate(model, search, settings, differentiate=not last)
         broken = losses.fools(logits, search.labels, slack)
+        if slack and len(near := _near(logits, search.labels, broken)):
+            yield search.place[near], search.current[near], False
         if rows := broken_rows(broken, search.attempts):
             found, stay = rows
-            yield search.place[found], search.current[found]
+            yield search.place[found], search.current[found], True
             search.keep(stay)
             loss, gradient = loss[stay], gradient[stay]
         _record(search, loss, gradient)
@@ -214,6 +223,11 @@ def _climb(
             _judge(search, step - last_judged)
             last_judged = step
         _move(search, settings.epsilon, MOMENTUM if step else 1.0)
+
+
+def _near(logits: Tensor, labels: Tensor, broken: Tensor) -> Tensor:
+    """The rows that fool, but not clearly."""
+    return (losses.fools(logits, labels) & ~broken).nonzero().squeeze(1)
 
 
 def _evaluate(

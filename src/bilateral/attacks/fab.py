@@ -143,14 +143,14 @@ def _walk(
     for _ in range(settings.steps):
         value, normal = _boundary(model, walk)
         current = _step(walk.current, walk.clean, value, normal, settings)
-        wrong = _fools(model, walk, current, slack)
+        wrong, clearly = _fools(model, walk, current, slack)
         length = (current - walk.clean).abs().flatten(1).amax(1)
         nearer = wrong & (length < walk.length)
         walk.nearest = torch.where(per_image(nearer, current), current, walk.nearest)
         walk.length = torch.where(nearer, length, walk.length)
         retreated = torch.lerp(walk.clean, current, settings.retreat)
         walk.current = torch.where(per_image(wrong, current), retreated, current)
-        broken = wrong & ball.inside(current, walk.clean, settings.epsilon)
+        broken = clearly & ball.inside(current, walk.clean, settings.epsilon)
         if rows := broken_rows(broken, walk.attempts):
             found, stay = rows
             yield walk.place[found], current[found]
@@ -158,18 +158,19 @@ def _walk(
             if not len(walk.place):
                 return
     walk.nearest = ball.project(walk.nearest, walk.clean, settings.epsilon)
-    if rows := broken_rows(_fools(model, walk, walk.nearest, slack), walk.attempts):
+    _, clearly = _fools(model, walk, walk.nearest, slack)
+    if rows := broken_rows(clearly, walk.attempts):
         found, stay = rows
         yield walk.place[found], walk.nearest[found]
         walk.keep(stay)
 
 
-def _fools(model: nn.Module, walk: _Walk, images: Tensor, slack: float) -> Tensor:
-    """Which rows of `images` the model gets wrong."""
+def _fools(model: nn.Module, walk: _Walk, images: Tensor, slack: float) -> tuple[Tensor, Tensor]:
+    """Which rows of `images` the model gets wrong, and which of them clearly."""
     with torch.no_grad():
         logits = model(images).float()
     walk.forwards += len(images)
-    return fools(logits, walk.labels, slack)
+    return fools(logits, walk.labels), fools(logits, walk.labels, slack)
 
 
 def _boundary(model: nn.Module, walk: _Walk) -> tuple[Tensor, Tensor]:

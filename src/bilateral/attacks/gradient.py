@@ -88,6 +88,7 @@ def _one_start(
         current = ball.random_start(clean, width, keys, settings.clip_start)
     testing = settings.iterate == "any"
     result, fooled = clean, torch.zeros_like(labels, dtype=torch.bool)
+    doubted = fooled.clone()
     place = torch.arange(len(labels), device=labels.device)
     if testing:
         result = clean.clone()
@@ -111,6 +112,10 @@ def _one_start(
             broken = losses.fools(logits.detach(), labels, slack)
             if step == 0 and settings.random_start:
                 broken &= ball.inside(current, clean, settings.epsilon)
+            if slack:  # one that fools within the slack is worth a check if nothing better comes
+                near = losses.fools(logits.detach(), labels) & ~broken
+                near &= ball.inside(current, clean, settings.epsilon)
+                result[place[near]], doubted[place[near]] = current[near], True
             if bool(broken.any()):
                 result[place[broken]], fooled[place[broken]] = current[broken], True
                 stay = ~broken
@@ -132,7 +137,9 @@ def _one_start(
         with torch.no_grad():
             broken = losses.fools(model(current).float(), labels, slack)
         forwards += len(labels)
-        result[place], fooled[place] = current, broken
+        fooled[place] = broken
+        taken = broken | ~doubted[place]
+        result[place[taken]] = current[taken]
     else:
         result = current
     return Attacked(result, fooled, forwards, backwards, first_logits)

@@ -10,6 +10,7 @@ import numpy as np
 import torch
 from torch import Tensor
 
+from bilateral.data.batches import as_floats
 from bilateral.data.datasets_entry import Bytes, Index, Split
 
 
@@ -32,24 +33,16 @@ class DeviceImages:
     def floats(self, numbers: Tensor) -> Tensor:
         """Images in [0, 1], float32 NCHW."""
         if self._kept is not None:
-            return self._kept[numbers].to(torch.float32) / 255
-        key = tuple(numbers.tolist())
-        self.expect(numbers)
-        pixels = self._decoding[key].result()
-        return self._on_device(pixels).to(torch.float32) / 255
+            return as_floats(self._kept[numbers])
+        expected = self._decoding.pop(tuple(numbers.tolist()), None)
+        pixels = expected.result() if expected else self._decode(numbers.cpu().numpy())
+        return as_floats(self._on_device(pixels))
 
     def expect(self, numbers: Tensor) -> None:
-        """Begin to decode images that will be asked for soon.
-
-        The latest two batches are held, so the next one can be expected while one is in use.
-        """
-        if self._kept is not None:
-            return
+        """Begin to decode images that will be asked for, once, in a while."""
         key = tuple(numbers.tolist())
-        if key not in self._decoding:
+        if self._kept is None and key not in self._decoding:
             self._decoding[key] = self._ahead.submit(self._decode, numbers.cpu().numpy())
-        while len(self._decoding) > 2:
-            self._decoding.pop(next(iter(self._decoding))).cancel()
 
     def _decode(self, numbers: Index) -> Bytes:
         return self._split.pixels[numbers]

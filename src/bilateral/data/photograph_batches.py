@@ -8,7 +8,7 @@ replaced by the next readable one of its class, and counted.
 import math
 import multiprocessing
 import os
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -176,10 +176,15 @@ class PhotographBatches:
             name = self.classes[int(self.labels[portion.hopeless])]
             complaint = self._complaints[portion.hopeless]
             raise UserError(f"class {name} has no readable image: {complaint}")
-        count, total = len(self._complaints), len(self.labels)
-        if count > TOLERATED and count > TOLERATED_SHARE * total:
-            first = "; ".join(list(self._complaints.values())[:3])
-            raise UserError(f"{count} of {total} photographs cannot be read: {first}; ...")
+        judge_unreadable(list(self._complaints.values()), len(self.labels))
+
+
+def judge_unreadable(complaints: Sequence[str], total: int) -> None:
+    """Stop where too many of a training set's files cannot be read."""
+    count = len(complaints)
+    if count > TOLERATED and count > TOLERATED_SHARE * total:
+        first = "; ".join(complaints[:3])
+        raise UserError(f"{count} of {total} photographs cannot be read: {first}; ...")
 
 
 def _squashed_side(photographs: Photographs) -> int:

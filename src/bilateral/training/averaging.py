@@ -15,20 +15,25 @@ class AveragedWeights:
     def __init__(self, model: nn.Module, decay: float) -> None:
         self.model = copy.deepcopy(model).requires_grad_(False).eval()
         self.decay = decay
+        # Each tensor once: a weight that two layers share must not move twice.
+        pairs = list(zip(_tensors(self.model), _tensors(model), strict=True))
+        self._moving = [pair for pair in pairs if pair[0].is_floating_point()]
+        self._copied = [pair for pair in pairs if not pair[0].is_floating_point()]
 
     def pull(self, step: int) -> float:
         """How far the average moves towards the weights after a step, as a share of the way."""
         return 1 - min(self.decay, (1 + step) / (10 + step))
 
     @torch.no_grad()
-    def update(self, model: nn.Module, pull: Tensor) -> None:
+    def update(self, pull: Tensor) -> None:
         """Move towards the weights by `pull`; whole numbers are taken over as they are."""
-        own, trained = self.model.state_dict(), model.state_dict()
-        moving = [name for name, value in own.items() if value.is_floating_point()]
-        ways = torch._foreach_sub(
-            [trained[name] for name in moving], [own[name] for name in moving]
-        )
+        own, trained = [one for one, _ in self._moving], [other for _, other in self._moving]
+        ways = torch._foreach_sub(trained, own)
         torch._foreach_mul_(ways, pull)
-        torch._foreach_add_([own[name] for name in moving], ways)
-        for name in own.keys() - set(moving):
-            own[name].copy_(trained[name])
+        torch._foreach_add_(own, ways)
+        for one, other in self._copied:
+            one.copy_(other)
+
+
+def _tensors(model: nn.Module) -> list[Tensor]:
+    return [*model.parameters(), *model.buffers()]

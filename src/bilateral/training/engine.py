@@ -11,6 +11,7 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 from torch.nn.parallel import DistributedDataParallel
+from torch.utils._triton import has_triton
 
 from bilateral.config import Machine, Run, Switch
 from bilateral.data.batches import Batch, augment, augmentation_keys
@@ -39,7 +40,7 @@ class Speed:
 
     @classmethod
     def on(cls, machine: Machine, device: torch.device, processes: Processes) -> "Speed":
-        """All of it on a GPU, nothing elsewhere, unless asked for.
+        """All of it on a GPU, nothing elsewhere, unless asked for; compiled where Triton is.
 
         Graphs are for one process alone, and need the fused optimiser: the plain one reads the
         learning rate on the host.
@@ -51,7 +52,7 @@ class Speed:
 
         fused = decided(machine.fused)
         return cls(
-            compile=decided(machine.compile),
+            compile=decided(machine.compile, machine.compile == "on" or has_triton()),
             graphs=decided(machine.graphs, gpu and processes.world == 1 and fused),
             channels_last=decided(machine.channels_last),
             fused=fused,
@@ -90,6 +91,9 @@ class Engine:
         self._update: Any = model
         if self.processes.world > 1:
             self._update = DistributedDataParallel(model)
+            # Statistics are averaged after each step; a broadcast before each forward pass would
+            # undo the first of TRADES's two.
+            self._update.broadcast_buffers = False
         self._twin: Any = twin_of(model, run.adversary.batch_norm)
         if speed.compile:
             self._update = compiled(self._update, dynamic=False)
@@ -107,15 +111,15 @@ class Engine:
             return needs_reference(self.run.adversary, self.run.labels), True
         return True, self.run.method == "trades"
 
-    def sums(self) -> Tensor:
+    def sums(self) -> list[float]:
         """The loss and the two counts of the epoch so far, over all processes."""
-        return self.processes.sum(self.totals[:_BAD_STEP])
+        return self.processes.sum(self.totals[:_BAD_STEP]).tolist()
 
-    def go_on(self, sums: Tensor) -> None:
+    def go_on(self, sums: list[float]) -> None:
         """Start from the sums of an epoch that was interrupted; the first process keeps them."""
         self.clear()
         if self.processes.first:
-            self.totals[:_BAD_STEP] = sums
+            self.totals[:_BAD_STEP] = torch.tensor(sums)
 
     def take(self, batch: Batch, epoch: int, step_in_epoch: int, step: int, rate: float) -> None:
         """One step of the run, counted from 1 by `step`."""
@@ -127,7 +131,9 @@ class Engine:
         if self.averaged:
             self._pull.fill_(self.averaged.pull(step))
         # A model with dropout draws from torch's generator: seeded by the step, it goes on exactly.
-        torch.manual_seed(purpose_key(seed, _MODEL, step - 1))
+        # Every process drops other units, and one alone what it always did.
+        rank = [self.processes.rank] if self.processes.rank else []
+        torch.manual_seed(purpose_key(seed, _MODEL, step - 1, *rank))
         self.model.train()
         if self.speed.graphs and self.steps_taken >= WARM_STEPS:
             self._replay(batch)
@@ -148,7 +154,8 @@ class Engine:
         if self._graph is None or self._batch is None:
             self._batch = Batch._make(None if part is None else part.clone() for part in batch)
             self._graph = torch.cuda.CUDAGraph()
-            with torch.cuda.graph(self._graph):
+            # Other threads may call CUDA meanwhile: the one that pins photographs' memory does.
+            with torch.cuda.graph(self._graph, capture_error_mode="thread_local"):
                 self._compute(self._batch)
         for kept, new in zip(self._batch, batch, strict=True):
             if kept is not None and new is not None:
@@ -172,7 +179,7 @@ class Engine:
         # All processes must attack the same network, running statistics included.
         self.processes.average(self._buffers)
         if self.averaged:
-            self.averaged.update(self.model, self._pull)
+            self.averaged.update(self._pull)
         self._count(results)
 
     def _descend(self, images: Tensor, labels: Tensor, keys: Tensor, last: bool) -> StepLoss:
@@ -191,7 +198,7 @@ class Engine:
         self.totals[_BAD_STEP] = torch.where(
             bad, step.to(self.totals.dtype), self.totals[_BAD_STEP]
         )
-        self.totals[_LOSS] += loss
+        self.totals[_LOSS] += loss / self.processes.world
         for result in results:
             if result.clean_correct is not None:
                 self.totals[_CLEAN] += result.clean_correct
@@ -211,9 +218,9 @@ class Totals:
     @classmethod
     def read(cls, engine: Engine) -> "Totals":
         """Waits for the device, and for the other processes."""
-        summed = engine.sums().tolist()
+        summed = engine.sums()
         bad_step = engine.processes.largest(int(engine.totals[_BAD_STEP]))[0]
-        return cls(summed[0] / engine.processes.world, summed[1], summed[2], bad_step)
+        return cls(summed[0], summed[1], summed[2], bad_step)
 
 
 def _sum_type(device: torch.device) -> torch.dtype:

@@ -1,5 +1,7 @@
 """SGD with the paper's parameter groups, and the learning rate as a function of progress."""
 
+from typing import Any
+
 import torch
 from torch import nn
 
@@ -25,6 +27,19 @@ def build_optimiser(model: nn.Module, settings: Optimiser, fused: bool) -> torch
         momentum=settings.momentum,
         fused=fused or None,
     )
+
+
+def go_on_with(optimiser: torch.optim.SGD, state: dict[str, Any]) -> None:
+    """Load an optimiser's state; how it computes, and its tensors' layout, stay this machine's."""
+    fused = [group["fused"] for group in optimiser.param_groups]
+    optimiser.load_state_dict(state)
+    for group, own in zip(optimiser.param_groups, fused, strict=True):
+        group["fused"] = own
+        for parameter in group["params"]:
+            kept = optimiser.state[parameter].get("momentum_buffer")
+            if kept is not None:
+                buffer = torch.empty_like(parameter).copy_(kept)
+                optimiser.state[parameter]["momentum_buffer"] = buffer
 
 
 def learning_rate(settings: Optimiser, progress: float) -> float:

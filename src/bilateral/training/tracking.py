@@ -6,17 +6,25 @@ from typing import Any
 from bilateral.errors import UserError
 
 
-class Tracking:
-    """Writes each epoch's readings to `<run folder>/tensorboard/`."""
+def require_tensorboard() -> Any:
+    """TensorBoard's writer; one line where it is not installed."""
+    try:
+        from torch.utils.tensorboard import SummaryWriter
+    except ImportError:
+        raise UserError(
+            "tensorboard is not installed: pip install 'bilateral[tensorboard]'"
+        ) from None
+    return SummaryWriter
 
-    def __init__(self, folder: Path) -> None:
-        try:
-            from torch.utils.tensorboard import SummaryWriter
-        except ImportError:
-            raise UserError(
-                "tensorboard is not installed: pip install 'bilateral[tensorboard]'"
-            ) from None
-        self._writer: Any = SummaryWriter(str(folder / "tensorboard"))
+
+class Tracking:
+    """Writes each epoch's readings to `<run folder>/tensorboard/`.
+
+    Events after the step from which a run goes on are hidden: they come again.
+    """
+
+    def __init__(self, folder: Path, step: int) -> None:
+        self._writer = require_tensorboard()(str(folder / "tensorboard"), purge_step=step + 1)
 
     def epoch(self, record: dict[str, Any]) -> None:
         """The numbers of an epoch, at its last step."""

@@ -5,6 +5,7 @@ and the sums of the epoch under way, and a run that goes on equals one that neve
 """
 
 import time
+from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
@@ -17,7 +18,7 @@ from bilateral.attacks.untouched import untouched
 from bilateral.config import Machine, Run
 from bilateral.data.batches import Batch, Batches
 from bilateral.data.datasets import Split
-from bilateral.data.photograph_batches import PhotographBatches
+from bilateral.data.photograph_batches import PhotographBatches, judge_unreadable
 from bilateral.data.subsets import balanced_subset, per_class_subset
 from bilateral.errors import Interrupted, TrainingError, UserError
 from bilateral.labels import default_ratio
@@ -37,9 +38,9 @@ from bilateral.runtime import (
 from bilateral.training.averaging import AveragedWeights
 from bilateral.training.checkpoint import read_checkpoint, write_checkpoint
 from bilateral.training.engine import Engine, Speed, Totals
-from bilateral.training.optimiser import build_optimiser, learning_rate
+from bilateral.training.optimiser import build_optimiser, go_on_with, learning_rate
 from bilateral.training.progress import TrainingProgress
-from bilateral.training.tracking import Tracking
+from bilateral.training.tracking import Tracking, require_tensorboard
 from bilateral.weights import read_weights, write_weights
 
 CHECK_IMAGES = 500
@@ -60,14 +61,16 @@ class Trainer:
         processes: Processes | None = None,
     ) -> None:
         self.run, self.folder, self.device, self.progress = run, folder, device, progress
-        machine, self.processes = machine or Machine(), processes or Processes()
+        self.machine, self.processes = machine or Machine(), processes or Processes()
         check_labels(split, run.data.name)
         if run.data.images_per_class is not None:
             split = per_class_subset(
                 split, run.data.images_per_class, purpose_key(run.seed, _SUBSET)
             )
         self.split = split
-        speed = Speed.on(machine, device, self.processes)
+        speed = Speed.on(self.machine, device, self.processes)
+        if self.machine.graphs == "on" and not speed.graphs:
+            progress.note("machine.graphs is off: it needs one GPU, one process, machine.fused")
         torch.manual_seed(purpose_key(run.seed, 0) % 2**31)
         height, width, channels = split.pixels.shape[1:]
         self.about = {
@@ -81,7 +84,7 @@ class Trainer:
             read_weights(Path(run.weights), model)
         self.model = place(model, device, speed.channels_last)
         torch.backends.cudnn.benchmark = True  # every training batch has the same shape
-        self.batches = self._batches(machine)
+        self.batches = self._batches()
         self.optimiser = build_optimiser(self.model, run.optimiser, speed.fused)
         self.averaged = AveragedWeights(self.model, run.averaging) if run.averaging else None
         self.bfloat16 = run.precision == "bfloat16" or (
@@ -97,18 +100,20 @@ class Trainer:
             self.bfloat16,
             speed,
             height,
-            machine.accumulate,
+            self.machine.accumulate,
             self.processes,
         )
         self.step = 0
-        self.seconds = 0.0
+        self.seconds, self._since = 0.0, time.monotonic()
         self.first_step_seconds: float | None = None
-        self.told: set[str] = set()
-        tracked = machine.tensorboard and self.processes.first
-        self.tracking = Tracking(folder.path) if tracked else None
+        self.unreadable: set[str] = set()
+        self.tracking: Tracking | None = None
+        if self.machine.tensorboard:
+            require_tensorboard()
 
-    def _batches(self, machine: Machine) -> Batches | PhotographBatches:
-        run, rank, world = self.run, self.processes.rank, self.processes.world
+    def _batches(self) -> Batches | PhotographBatches:
+        run, machine = self.run, self.machine
+        rank, world = self.processes.rank, self.processes.world
         size, seed = run.optimiser.batch_size, run.seed
         batches: Batches | PhotographBatches
         if self.split.streamed:
@@ -140,8 +145,17 @@ class Trainer:
         self._explain_ratio()
         if self.folder.checkpoint.exists():
             self._restore()
+        if len(set(self.processes.gather(self.step))) > 1:
+            raise UserError(
+                f"the processes do not find the same checkpoint at {self.folder.checkpoint}: "
+                "--out must be a folder that all machines share"
+            )
         if self.processes.first:
             self.folder.cut_log(self.step // self.batches.steps)
+            if self.machine.tensorboard:
+                self.tracking = Tracking(self.folder.path, self.step)
+        self.unreadable = set(self.folder.last_record().get("unreadable", []))
+        self._since = time.monotonic()
         stop = StopRequest()
         title = f"{self.run.recipe} on {self.device.type}"
         with stop.listening(), self.progress.running(title, self.total_steps, self.step):
@@ -169,7 +183,7 @@ class Trainer:
         while self.step < self.total_steps:
             epoch, first = divmod(self.step, self.batches.steps)
             shown = started = time.monotonic()
-            for batch in self.batches.epoch(epoch, first):
+            for batch in self._arriving(epoch, first, stop):
                 self.take(batch, epoch)
                 now = time.monotonic()
                 if self.progress.wants_readings and self.processes.world == 1 and now - shown > 1:
@@ -188,6 +202,16 @@ class Trainer:
                 if asked:
                     raise Interrupted(asked)
 
+    def _arriving(self, epoch: int, first: int, stop: StopRequest) -> Iterator[Batch]:
+        """An epoch's batches; a signal to all processes may have ended those that decode them."""
+        try:
+            yield from self.batches.epoch(epoch, first)
+        except (RuntimeError, OSError):
+            if stop.number is None or self.processes.world > 1:
+                raise
+            self._save()  # no step is under way
+            raise Interrupted(stop.number) from None
+
     def take(self, batch: Batch, epoch: int) -> None:
         """One step on a batch of an epoch."""
         rate = learning_rate(self.run.optimiser, self.step / self.total_steps)
@@ -203,11 +227,7 @@ class Trainer:
     def _record(self, epoch: int, seconds: float, first_step: int) -> dict[str, Any]:
         """The epoch so far; stops the run if a loss was not finite."""
         totals = Totals.read(self.engine)
-        if totals.bad_step >= 0:
-            raise TrainingError(
-                f"the loss was not finite at step {totals.bad_step}; the last checkpoint in "
-                f"{self.folder.path} is from before it (a lower learning rate may help)"
-            )
+        self._stop_if_not_finite(totals)
         steps = self.step - epoch * self.batches.steps
         seen = steps * self.batches.batch_size
         clean, adversarial = self.engine.counts
@@ -223,34 +243,47 @@ class Trainer:
             / max(seconds, 1e-9),
         }
 
+    def _stop_if_not_finite(self, totals: Totals) -> None:
+        if totals.bad_step >= 0:
+            raise TrainingError(
+                f"the loss was not finite at step {totals.bad_step}; the last checkpoint in "
+                f"{self.folder.path} is from before it (a lower learning rate may help)"
+            )
+
     def _end_epoch(self, epoch: int, started: float, first_step: int) -> None:
         synchronise(self.device)
+        self._count_time()
         seconds = time.monotonic() - started
-        self.seconds += seconds
         record = {**self._record(epoch, seconds, first_step), "seconds": self.seconds}
         every = self.run.check_epochs
         if every and ((epoch + 1) % every == 0 or epoch + 1 == self.run.epochs):
             record["check"] = self.check()
-        if unreadable := self._unreadable():
-            record["unreadable"] = unreadable
+        self._tell_unreadable()
+        if self.unreadable:
+            record["unreadable"] = sorted(self.unreadable)
         if self.processes.first:
             self.folder.append_log(record)
         if self.tracking:
             self.tracking.epoch(record)
         self.progress.epoch(record, self.run.epochs)
         self.engine.clear()
+        self._since = time.monotonic()
 
-    def _unreadable(self) -> list[str]:
-        """Photographs that could not be read so far, by any process; new ones are told."""
+    def _count_time(self) -> None:
+        """Training time so far: without checks and checkpoints, and over interruptions."""
+        now = time.monotonic()
+        self.seconds, self._since = self.seconds + now - self._since, now
+
+    def _tell_unreadable(self) -> None:
+        """Name the photographs that some process could not read, each once."""
         if isinstance(self.batches, Batches):
-            return []
+            return
         own = [str(path) for path in self.batches.corrupt]
-        files = sorted({path for paths in self.processes.gather(own) for path in paths})
-        for path in files:
-            if path not in self.told:
-                self.progress.note(f"{path} cannot be read: another image took its place")
-                self.told.add(path)
-        return files
+        files = {path for paths in self.processes.gather(own) for path in paths}
+        for path in sorted(files - self.unreadable):
+            self.progress.note(f"{path} cannot be read: another image took its place")
+        self.unreadable |= files
+        judge_unreadable(sorted(self.unreadable), len(self.split.labels))
 
     def check(self) -> dict[str, float]:
         """Clean, FGSM and PGD-10 accuracy of the final model on fixed training images."""
@@ -276,8 +309,8 @@ class Trainer:
 
     def _save(self) -> None:
         """A checkpoint by the first process; all processes hold the same."""
-        if (self.step % self.batches.steps) and Totals.read(self.engine).bad_step >= 0:
-            self._record(self.step // self.batches.steps, 1.0, 0)
+        self._stop_if_not_finite(Totals.read(self.engine))
+        self._count_time()
         sums = self.engine.sums()
         if not self.processes.first:
             return
@@ -294,6 +327,7 @@ class Trainer:
                 "about": self.about,
             },
         )
+        self._since = time.monotonic()
 
     def _restore(self) -> None:
         state = read_checkpoint(self.folder.checkpoint, self.device)
@@ -306,7 +340,7 @@ class Trainer:
             self.model.load_state_dict(state["model"])
             if self.averaged:
                 self.averaged.model.load_state_dict(state["averaged"])
-            self.optimiser.load_state_dict(state["optimiser"])
+            go_on_with(self.optimiser, state["optimiser"])
         except (RuntimeError, ValueError) as error:
             reason = " ".join(str(error).split())[:200]
             raise UserError(
