@@ -10,7 +10,7 @@ demo: $(VENV)/installed
 	$(BIN)/bilateral demo
 
 test: lint
-	$(BIN)/python -m pytest
+	$(BIN)/python -m pytest -n 2 --dist loadfile
 
 lint: $(VENV)/installed-dev
 	$(BIN)/ruff check .

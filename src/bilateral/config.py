@@ -170,6 +170,14 @@ class Data(Settings):
         description="authors: one mirror decision for a whole batch, on every data set",
     )
 
+    @property
+    def streamed(self) -> bool | None:
+        """Whether a folder must be decoded as it is asked for; none: by its size.
+
+        A resized crop is drawn from the whole picture, so even a small folder is.
+        """
+        return True if self.augment == "resized-crop-flip" else None
+
 
 class Optimiser(Settings):
     """SGD with the paper's parameter groups and schedule."""

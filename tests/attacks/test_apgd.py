@@ -16,7 +16,8 @@ from torch import Tensor, nn
 from torch.nn import functional as F
 
 from bilateral.attacks import ball, losses
-from bilateral.attacks.apgd import ROWS, apgd, best_rows, broken_rows, checkpoints
+from bilateral.attacks.apgd import apgd, checkpoints
+from bilateral.attacks.rows import ROWS, best_rows, broken_rows
 from bilateral.attacks.settings import APGD
 
 Loss = Literal["cross-entropy", "dlr", "dlr-targeted", "margin"]

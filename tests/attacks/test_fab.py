@@ -12,8 +12,8 @@ from torch import Tensor, nn
 
 import bilateral
 from bilateral.attacks import ball
-from bilateral.attacks.apgd import ROWS
 from bilateral.attacks.fab import fab, shortest_moves
+from bilateral.attacks.rows import ROWS
 from bilateral.attacks.settings import FAB
 
 DIGITS = Path(bilateral.__path__[0]) / "data" / "digits.npz"

@@ -69,6 +69,10 @@ def test_a_batch_is_decoded_once_and_the_next_ahead(folder: Path, decoded: list[
     assert sorted(decoded) == list(range(9))
     images.floats(one)  # only two batches are held
     assert sorted(decoded) == sorted([*range(9), 0, 1, 2])
+    images.floats(torch.tensor([4]))  # not expected: it must not push out what is
+    images.floats(two)
+    images.floats(three)
+    assert sorted(decoded) == sorted([*range(9), 0, 1, 2, 4])
 
 
 def test_a_broken_file_is_named_when_its_batch_is_asked_for(folder: Path) -> None:

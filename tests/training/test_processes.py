@@ -80,10 +80,10 @@ def children(pid):
 def test_a_killed_worker_costs_nothing_but_time(tmp_path):
     """With batch norm too: the restarted run ends with the same weights, bit for bit."""
     options = ["--checkpoint-seconds", "0", "--optimiser.batch-size", "32"]
-    undisturbed = run(tmp_path / "whole", *options, processes=2, epochs=3)
+    undisturbed = run(tmp_path / "whole", *options, processes=2)
     assert undisturbed.returncode == 0, undisturbed.stderr
     out = tmp_path / "broken"
-    words = command(out, *options, processes=2, restarts=1, epochs=3)
+    words = command(out, *options, processes=2, restarts=1)
     with subprocess.Popen(
         words, env=ENVIRONMENT, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True
     ) as launched:

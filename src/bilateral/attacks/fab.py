@@ -12,10 +12,10 @@ import torch
 from torch import Tensor, nn
 
 from bilateral.attacks import ball
-from bilateral.attacks.apgd import ROWS, best_rows, broken_rows, likeliest_wrong
 from bilateral.attacks.ball import per_image
 from bilateral.attacks.losses import fools, margin
 from bilateral.attacks.outcome import Attacked
+from bilateral.attacks.rows import ROWS, best_rows, broken_rows, likeliest_wrong
 from bilateral.attacks.settings import FAB
 from bilateral.randomness import derive, fresh_keys, uniform
 

@@ -72,6 +72,8 @@ def command(words: Sequence[str]) -> None:
     if options.json:
         print_json(entry.model_dump(mode="json"))
     else:
+        if options.format == "text":
+            print(f"{options.target} on {entry.data}: {entry.images:,} images")
         print(render(evaluation_table(entry), options.format))
 
 

@@ -99,11 +99,6 @@ def _run_name(run: Run, default: Run) -> str:
     return f"{run.recipe}-{safe_name(run.model)}"
 
 
-def wants_photographs(run: Run) -> bool | None:
-    """A resized crop is drawn from the whole picture, so even a small folder is decoded anew."""
-    return True if run.data.augment == "resized-crop-flip" else None
-
-
 def train_run(
     run: Run, out: Path, device: str | None, quiet: bool, machine: Machine | None = None
 ) -> dict[str, Any]:
@@ -121,7 +116,7 @@ def train_run(
         "train",
         image_size=run.image_size,
         seed=run.seed,
-        streamed=wants_photographs(run),
+        streamed=run.data.streamed,
     )
     limit_threads(place, split.image_values)
     progress = TrainingProgress(quiet or not is_first_process())

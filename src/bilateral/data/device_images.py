@@ -34,15 +34,20 @@ class DeviceImages:
         """Images in [0, 1], float32 NCHW."""
         if self._kept is not None:
             return as_floats(self._kept[numbers])
-        expected = self._decoding.pop(tuple(numbers.tolist()), None)
+        expected = self._decoding.get(tuple(numbers.tolist()))
         pixels = expected.result() if expected else self._decode(numbers.cpu().numpy())
         return as_floats(self._on_device(pixels))
 
     def expect(self, numbers: Tensor) -> None:
-        """Begin to decode images that will be asked for, once, in a while."""
+        """Begin to decode images that will be asked for soon.
+
+        The latest two batches are held, so the next one can be expected while one is in use.
+        """
         key = tuple(numbers.tolist())
         if self._kept is None and key not in self._decoding:
             self._decoding[key] = self._ahead.submit(self._decode, numbers.cpu().numpy())
+        while len(self._decoding) > 2:
+            self._decoding.pop(next(iter(self._decoding))).cancel()
 
     def _decode(self, numbers: Index) -> Bytes:
         return self._split.pixels[numbers]

@@ -93,10 +93,8 @@ class Reproduction:
         """The folder of a run, trained to its end."""
         folder = self._folder(run)
         if not folder.weights.exists():
-            whole = True if run.data.augment == "resized-crop-flip" else None
-            split = load(
-                run.data.name, "train", image_size=run.image_size, seed=run.seed, streamed=whole
-            )
+            size, seed, streamed = run.image_size, run.seed, run.data.streamed
+            split = load(run.data.name, "train", image_size=size, seed=seed, streamed=streamed)
             limit_threads(self.device, split.image_values)
             train(run, folder, split, self.device, TrainingProgress(quiet=True), self.machine)
         return folder

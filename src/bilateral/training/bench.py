@@ -30,9 +30,8 @@ def bench_split(run: Run) -> tuple[Split, int]:
     it sees.
     """
     if run.data.name.startswith("folder:"):
-        whole = True if run.data.augment == "resized-crop-flip" else None
-        size, seed = run.image_size, run.seed
-        split = load(run.data.name, "train", image_size=size, seed=seed, streamed=whole)
+        size, seed, streamed = run.image_size, run.seed, run.data.streamed
+        split = load(run.data.name, "train", image_size=size, seed=seed, streamed=streamed)
         return split, len(split.labels)
     entry = entry_named(run.data.name)
     count = 16 * run.optimiser.batch_size
