@@ -2,7 +2,7 @@
 
 import shlex
 from collections.abc import Callable, Iterator, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Annotated, Literal
 
@@ -14,7 +14,7 @@ from bilateral.config import Machine
 from bilateral.errors import UserError
 from bilateral.models import model_entry
 from bilateral.paper.plan import Choices, all_runs
-from bilateral.paper.tables import TABLES, PaperTable, table_named
+from bilateral.paper.tables import TABLES, PaperTable, Row, table_named
 from bilateral.tables import Format, render
 
 
@@ -82,15 +82,16 @@ def command(words: Sequence[str]) -> None:
 def with_data(
     tables: Sequence[PaperTable], choices: Choices, skip: bool, say: Callable[[str], None]
 ) -> Iterator[PaperTable]:
-    """The tables whose data are on disk, known before anything is trained for hours.
+    """The tables with the rows whose data are on disk, known before hours of training.
 
-    Without `skip` a table whose data are not there is an error.
+    Without `skip` a table none of whose rows can be measured is an error.
     """
     from bilateral.data.datasets import load
 
     faults: dict[tuple[str, int | None], UserError | None] = {}
-    for table in tables:
-        for run in all_runs([table], choices).values():
+
+    def fault_of(row: Row, table: PaperTable) -> UserError | None:
+        for run in all_runs([replace(table, rows=(row,))], choices).values():
             key = (run.data.name, run.image_size)
             if key not in faults:
                 try:
@@ -98,13 +99,20 @@ def with_data(
                     faults[key] = None
                 except UserError as error:
                     faults[key] = error
-            if (fault := faults[key]) is not None:
-                if not skip:
-                    raise fault
-                say(f"{table.name} is left out: {fault}")
-                break
-        else:
-            yield table
+            if faults[key] is not None:
+                return faults[key]
+        return None
+
+    for table in tables:
+        found = {row.title: fault_of(row, table) for row in table.rows if not row.quoted}
+        rows = tuple(row for row in table.rows if row.quoted or found[row.title] is None)
+        left_out = [fault for fault in found.values() if fault is not None]
+        if len(left_out) == len(found) and not skip:
+            raise left_out[0]
+        if left_out:
+            say(f"{table.name}: {len(left_out)} of {len(found)} rows are left out: {left_out[0]}")
+        if len(left_out) < len(found):
+            yield replace(table, rows=rows)
 
 
 def reproduce(
@@ -140,7 +148,7 @@ def reproduce(
     found = {}
     for table in tables:
         found[table.name] = work.table(table)
-        shown = side_by_side(table, found[table.name], choices)
+        shown = side_by_side(TABLES[table.name], found[table.name], choices)
         text = f"# {table.title}\n\n{render(shown, 'markdown')}\n"
         write_atomic(results / f"{table.name}.md", text.encode())
         drawing = work.drawing(table, found[table.name])
