@@ -13,7 +13,7 @@ from torch import Tensor, nn
 
 from bilateral.attacks import ball, losses
 from bilateral.attacks.outcome import Attacked
-from bilateral.attacks.rows import ROWS, best_rows, broken_rows, likeliest_wrong
+from bilateral.attacks.rows import ROWS, Rows, best_rows, broken_rows, likeliest_wrong
 from bilateral.attacks.settings import APGD
 from bilateral.randomness import derive, fresh_keys
 
@@ -45,10 +45,10 @@ def apgd(
 
     An image leaves the batch the moment an iterate fools the model, and that iterate is
     returned; of a survivor it is the iterate of largest loss, or one that fooled within the slack.
-    Each start, and each target class
-    of the targeted loss, tries the images that are left, together where `ROWS` allows it. `keys`
-    decide the noise image by image, `slack` how clearly an image must fool (`losses.fools`). The
-    caller puts the model into eval mode and chooses the precision by autocast.
+    Each start, and each target class of the targeted loss, tries the images that are left, together
+    where `ROWS` allows it. `keys` decide the noise image by image, `slack` how clearly an image
+    must fool (`losses.fools`). The caller puts the model into eval mode and chooses the precision
+    by autocast.
     """
     clean = images.detach()
     if keys is None:
@@ -94,7 +94,7 @@ def _goals(reference: Tensor, labels: Tensor, settings: APGD) -> Tensor | None:
 
 
 @dataclass
-class _Search:
+class _Search(Rows):
     """What is known of each row: of an attempt on the image at `place`, attempt by attempt."""
 
     attempts: int
@@ -115,12 +115,6 @@ class _Search:
     checkpoint_loss: Tensor
     forwards: int = 0
     backwards: int = 0
-
-    def keep(self, rows: Tensor) -> None:
-        """Drop all other rows."""
-        for name, value in vars(self).items():
-            if isinstance(value, Tensor):
-                setattr(self, name, value[rows])
 
 
 def _start(

@@ -15,7 +15,7 @@ from bilateral.attacks import ball
 from bilateral.attacks.ball import per_image
 from bilateral.attacks.losses import fools, margin
 from bilateral.attacks.outcome import Attacked
-from bilateral.attacks.rows import ROWS, best_rows, broken_rows, likeliest_wrong
+from bilateral.attacks.rows import ROWS, Rows, best_rows, broken_rows, likeliest_wrong
 from bilateral.attacks.settings import FAB
 from bilateral.randomness import derive, fresh_keys, uniform
 
@@ -32,7 +32,7 @@ def fab(
 
     An image leaves the batch at the first such point. What comes back for a survivor is the
     projection of its nearest fooling point on to the ball, or the clean image if there was none.
-    Targets run together where APGD's `ROWS` allow it. The caller puts the model into eval mode.
+    Targets run together where `ROWS` allows it. The caller puts the model into eval mode.
     """
     clean = images.detach()
     if keys is None:
@@ -67,7 +67,7 @@ def fab(
 
 
 @dataclass
-class _Walk:
+class _Walk(Rows):
     """What is known of each row: of an attempt on the image at `place`, attempt by attempt.
 
     `nearest` is the nearest fooling point so far and `length` its distance, infinite if none.
@@ -83,12 +83,6 @@ class _Walk:
     length: Tensor
     forwards: int = 0
     backwards: int = 0
-
-    def keep(self, rows: Tensor) -> None:
-        """Drop all other rows."""
-        for name, value in vars(self).items():
-            if isinstance(value, Tensor):
-                setattr(self, name, value[rows])
 
 
 def _start(

@@ -16,11 +16,18 @@ and its attempt alone, so which images break is the same either way.
 """
 
 
-def broken_rows(broken: Tensor, attempts: int) -> tuple[Tensor, Tensor] | None:
-    """Of each image broken just now its first broken row, and all rows of the others, if any broke.
+class Rows:
+    """What a search knows of each row, as tensors of one length."""
 
-    Rows are attempt by attempt, the same images in each.
-    """
+    def keep(self, rows: Tensor) -> None:
+        """Drop all other rows."""
+        for name, value in vars(self).items():
+            if isinstance(value, Tensor):
+                setattr(self, name, value[rows])
+
+
+def broken_rows(broken: Tensor, attempts: int) -> tuple[Tensor, Tensor] | None:
+    """Newly broken images' first broken rows, and all rows of the others; none if none broke."""
     images = len(broken) // attempts
     gone = broken.view(attempts, images).any(0)
     left = (~gone).nonzero().squeeze(1)

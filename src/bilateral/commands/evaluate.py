@@ -124,14 +124,14 @@ def _guard(target: "Target", epsilon: float, device: "torch.device", force: bool
     """What the guards say of a target, on a few of its test images."""
     import torch
 
-    from bilateral.data.batches import as_floats
+    from bilateral.data.batches import as_floats, channels_first
     from bilateral.data.subsets import balanced_subset
     from bilateral.evaluation.guards import SAMPLE, guard
     from bilateral.evaluation.robustness import check_inputs
 
     split = target.split
     chosen = balanced_subset(split.labels, min(SAMPLE, len(split.labels)), seed=0)
-    images = as_floats(torch.from_numpy(split.pixels[chosen].transpose(0, 3, 1, 2)))
+    images = as_floats(channels_first(split.pixels[chosen]))
     labels = torch.from_numpy(split.labels)
     check_inputs(target.model, images[:1].to(device), labels)
     return guard(target.model, images.to(device), labels[chosen], epsilon, force)

@@ -13,6 +13,7 @@ from torch import Tensor
 
 from bilateral.config import Data
 from bilateral.data.datasets import Split
+from bilateral.data.datasets_entry import Bytes
 from bilateral.data.resized_crop import resized_crop_flip
 from bilateral.randomness import image_keys, purpose_key, uniform
 
@@ -32,10 +33,14 @@ class Batch(NamedTuple):
     aspects: Tensor | None = None
 
 
+def channels_first(pixels: Bytes) -> Tensor:
+    """NHWC, as files hold them, as a tensor NCHW."""
+    return torch.from_numpy(np.ascontiguousarray(pixels.transpose(0, 3, 1, 2)))
+
+
 def as_tensors(split: Split, device: torch.device) -> tuple[Tensor, Tensor]:
     """A split on the device: uint8 images as NCHW, and labels."""
-    pixels = torch.from_numpy(np.ascontiguousarray(split.pixels[:].transpose(0, 3, 1, 2)))
-    return pixels.to(device), torch.from_numpy(split.labels).to(device)
+    return channels_first(split.pixels[:]).to(device), torch.from_numpy(split.labels).to(device)
 
 
 def as_floats(pixels: Tensor) -> Tensor:

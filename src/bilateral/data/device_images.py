@@ -6,11 +6,10 @@ is expected next while the device is busy with the last.
 
 from concurrent.futures import Future, ThreadPoolExecutor
 
-import numpy as np
 import torch
 from torch import Tensor
 
-from bilateral.data.batches import as_floats
+from bilateral.data.batches import as_floats, channels_first
 from bilateral.data.datasets_entry import Bytes, Index, Split
 
 
@@ -54,4 +53,4 @@ class DeviceImages:
 
     def _on_device(self, pixels: Bytes) -> Tensor:
         """uint8 NHWC as uint8 NCHW."""
-        return torch.from_numpy(np.ascontiguousarray(pixels.transpose(0, 3, 1, 2))).to(self.device)
+        return channels_first(pixels).to(self.device)

@@ -19,7 +19,7 @@ from torch import Tensor
 from torch.utils.data import DataLoader, Dataset, Sampler
 
 from bilateral.config import Data
-from bilateral.data.batches import Batch, as_floats, epoch_order
+from bilateral.data.batches import Batch, as_floats, channels_first, epoch_order
 from bilateral.data.datasets_entry import Bytes, Split
 from bilateral.data.photographs import Photographs, cores
 from bilateral.data.pictures import read_squashed
@@ -62,8 +62,7 @@ class Decoder(Dataset[Portion]):
                 return Portion(torch.empty(0), torch.empty(0), complaints, number)
             pixels.append(found[0])
             aspects.append(found[1])
-        images = np.ascontiguousarray(np.stack(pixels).transpose(0, 3, 1, 2))
-        return Portion(torch.from_numpy(images), torch.tensor(aspects), complaints)
+        return Portion(channels_first(np.stack(pixels)), torch.tensor(aspects), complaints)
 
     def _readable(self, number: int, complaints: dict[int, str]) -> tuple[Bytes, float] | None:
         """The picture of this number, or of the next of its class that can be read."""

@@ -12,6 +12,17 @@ STRONGEST = "autoattack"
 _STAND_IN = "apgd"
 
 
+def cell_of(row: MeasuredRow, column: str) -> float | None:
+    """What a row holds under an attack's name, `clean`, or a column's title; none if nothing."""
+    if column == "clean":
+        value = row["clean_accuracy"]
+    elif column in row["attacks"]:
+        value = row["attacks"][column]["accuracy"]
+    else:
+        value = row.get("other", {}).get(column, {}).get("value")
+    return None if value is None else float(value)
+
+
 @dataclass(frozen=True)
 class Finding:
     """Whether a claim holds (none: a cell it needs was not measured), and the figures behind it."""
@@ -40,15 +51,8 @@ class Cell:
     def value(self, results: Results, column: str) -> float | None:
         """What was measured, in points."""
         row = self.measured_row(results)
-        if row is None:
-            return None
-        if column == "clean":
-            value = row["clean_accuracy"]
-        elif column in row["attacks"]:
-            value = row["attacks"][column]["accuracy"]
-        else:
-            value = row.get("other", {}).get(column, {}).get("value")
-        return None if value is None else self.unit * float(value)
+        value = None if row is None else cell_of(row, column)
+        return None if value is None else self.unit * value
 
 
 @dataclass(frozen=True)

@@ -10,8 +10,8 @@ import numpy.typing as npt
 from matplotlib import rc_context
 from matplotlib.figure import Figure
 
-from bilateral.paper.plan import Choices, columns_of
-from bilateral.paper.side_by_side import figure
+from bilateral.paper.comparisons import cell_of
+from bilateral.paper.plan import Choices, columns_of, key_of
 from bilateral.paper.tables import Attack, PaperTable
 
 # Told apart by colour-blind readers too (Okabe and Ito), and by their marks in print.
@@ -44,7 +44,7 @@ def curve_figure(table: PaperTable, rows: Sequence[Mapping[str, Any]], choices: 
         key=lambda row: order.index(row["title"]),
     )
     for number, row in enumerate(drawn):
-        points = [(step, figure(row, columns[place])) for step, place in steps]
+        points = [(step, cell_of(row, key_of(columns[place]))) for step, place in steps]
         known = [(step, 100 * value) for step, value in points if value is not None]
         axes.plot(
             [step for step, _ in known],

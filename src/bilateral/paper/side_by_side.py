@@ -3,6 +3,7 @@
 from collections.abc import Mapping, Sequence
 from typing import Any
 
+from bilateral.paper.comparisons import cell_of
 from bilateral.paper.plan import Choices, columns_of, is_gradient_table, key_of
 from bilateral.paper.tables import Column, PaperTable, Row
 from bilateral.tables import Table
@@ -35,7 +36,7 @@ def _title(column: Column) -> str:
 
 
 def _cell(table: PaperTable, row: Row, measured: Measured, column: Column, choices: Choices) -> str:
-    value = figure(measured, column)
+    value = cell_of(measured, key_of(column))
     if value is None:
         return ""
     text = _number(table, value)
@@ -45,18 +46,6 @@ def _cell(table: PaperTable, row: Row, measured: Measured, column: Column, choic
     if is_gradient_table(table):
         return f"{text} ({paper:.2g})"
     return f"{text} ({paper:.1f}, {100 * value - paper:+.1f})"
-
-
-def figure(measured: Measured, column: Column) -> float | None:
-    """What a row of a results file holds of a column."""
-    key = key_of(column)
-    if key == "clean":
-        value = measured["clean_accuracy"]
-    elif key in measured["attacks"]:
-        value = measured["attacks"][key]["accuracy"]
-    else:
-        value = measured["other"].get(key, {}).get("value")
-    return None if value is None else float(value)
 
 
 def _number(table: PaperTable, value: float) -> str:
