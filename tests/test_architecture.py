@@ -19,6 +19,7 @@ LAYERS = [
     ["method"],
     ["training", "evaluation"],
     ["paper"],
+    ["report", "export"],
     ["commands"],
     ["cli", "__main__", "__init__"],
 ]
