@@ -88,7 +88,8 @@ def draw_svg(
             dress(axes)
         paint(axes)
         buffer = io.StringIO()
-        FigureCanvasSVG(figure).print_svg(buffer, metadata={"Date": None, "Creator": None})
+        FigureCanvasSVG(figure)
+        figure.savefig(buffer, format="svg", metadata={"Date": None, "Creator": None})
     return Markup(_for_the_page(buffer.getvalue()))
 
 

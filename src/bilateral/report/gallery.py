@@ -20,7 +20,8 @@ CLASSES = 10
 
 def gallery(runs: Sequence[RunFiles], characters: int = CHARACTERS) -> dict[str, Any]:
     """Pictures, names and examples; runs and attacks take turns until the page is full."""
-    album, examples, left_out = Album(), [], 0
+    album, left_out = Album(), 0
+    examples: list[dict[str, Any]] = []
     streams = [_examples(place, run, album) for place, run in enumerate(runs)]
     waiting = [stream for run in streams for stream in run]
     while waiting:

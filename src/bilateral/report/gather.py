@@ -9,7 +9,7 @@ from typing import Any
 from bilateral.errors import UserError
 from bilateral.report.reading import (
     Arrays,
-    Damaged,
+    DamagedError,
     mapping,
     number,
     read_arrays,
@@ -61,9 +61,7 @@ def gather(folders: Sequence[str]) -> list[RunFiles]:
     paths = [Path(folder) for folder in folders]
     for path in paths:
         _check(path)
-    return [
-        _read(RunFolder(path), name) for path, name in zip(paths, _names(paths), strict=True)
-    ]
+    return [_read(RunFolder(path), name) for path, name in zip(paths, _names(paths), strict=True)]
 
 
 def _check(path: Path) -> None:
@@ -120,7 +118,7 @@ def _object(files: RunFiles, path: Path, what: str, command: str) -> dict[str, A
         return {}
     try:
         value = read_json(path)
-    except Damaged as error:
+    except DamagedError as error:
         files.gaps.append(Gap(file, f"damaged ({error})", command))
         return {}
     if not isinstance(value, dict):
@@ -141,7 +139,7 @@ def _log(files: RunFiles, path: Path) -> list[dict[str, Any]]:
         return []
     try:
         found, bad = read_lines(path)
-    except Damaged as error:
+    except DamagedError as error:
         files.gaps.append(Gap("log.jsonl", f"damaged ({error})"))
         return []
     if bad:
@@ -155,7 +153,7 @@ def _gallery(files: RunFiles, path: Path, command: str) -> Arrays:
         return {}
     try:
         found, bad = read_arrays(path)
-    except Damaged as error:
+    except DamagedError as error:
         files.gaps.append(Gap("gallery.npz", f"damaged ({error})", command))
         return {}
     if bad:

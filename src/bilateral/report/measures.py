@@ -88,9 +88,7 @@ def headline(files: RunFiles) -> Headline:
         return [
             one
             for one in measures
-            if one is not None
-            and one.epsilon_text == budget
-            and (data is None or one.data == data)
+            if one is not None and one.epsilon_text == budget and (data is None or one.data == data)
         ]
 
     own = here(attacks)

@@ -48,6 +48,7 @@ if (stored) {
     attack: attackName,
     label: (example) => className(example, example.label),
   };
+  const isFooled = ({ before, after, label }) => before[0] === label && after[0] !== label;
   let shown = [];
   let place = 0;
 
@@ -71,7 +72,7 @@ if (stored) {
       + className(example, example.after[0]);
     picture.title = picture.alt;
     button.type = "button";
-    button.classList.toggle("fooled", example.after[0] !== example.label);
+    button.classList.toggle("fooled", isFooled(example));
     button.append(picture);
     button.addEventListener("click", () => show(shown.indexOf(example)));
     return button;
@@ -96,7 +97,7 @@ if (stored) {
     shown = data.examples.filter((example) =>
       wanted.every(([value, chosen]) => chosen === "" || value(example) === chosen));
     thumbs.replaceChildren(...shown.map((example) => buttons[data.examples.indexOf(example)]));
-    show(0);
+    show(Math.max(0, shown.findIndex(isFooled)));
   }
 
   function step(by) {
@@ -114,7 +115,7 @@ if (stored) {
     current.setAttribute("aria-current", "true");
     thumbs.scrollTop = current.offsetTop - thumbs.offsetTop - thumbs.clientHeight / 2;
     const truth = className(example, example.label);
-    const seen = ([number, share]) => `${className(example, number)} (${percent(share)} %)`;
+    const seen = ([number, share]) => `${className(example, number)} (${percent(share)}\u00a0%)`;
     const captions = {
       clean: `clean: seen as ${seen(example.before)}`,
       change: `perturbation × ${example.factor}`,
@@ -127,7 +128,7 @@ if (stored) {
       find(`[data-caption=${name}]`).textContent = caption;
     }
     const outcome = example.before[0] !== example.label ? "wrong already without an attack"
-      : example.after[0] !== example.label ? "fooled" : "not fooled";
+      : isFooled(example) ? "fooled" : "not fooled";
     find("[data-about]").textContent = `True class ${truth}; ${outcome}. `
       + `${attackName(example)}, test image ${example.number}, ${data.runs[example.run]}.`;
     find("[data-bars]").replaceChildren(...example.bars.map((bar) => rowOf(example, bar)));

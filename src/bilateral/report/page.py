@@ -126,4 +126,3 @@ def _harmless(value: Any) -> Markup:
 def _packaged(name: str) -> str:
     """A file that lies beside this module."""
     return packaged("bilateral.report").joinpath(name).read_text(encoding="utf-8")
-

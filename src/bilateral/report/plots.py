@@ -1,4 +1,4 @@
-"""The curves of one run or of several laid over each other: training, budget, steps; the scatter."""
+"""Curves of one run or of several over each other: training, budget, steps; and the scatter."""
 
 from collections.abc import Sequence
 from typing import Any
@@ -180,7 +180,7 @@ def budget_curve(runs: Sequence[RunFiles], salt: str) -> Drawing | None:
 
     head, cells = listed(lines, "budget", lambda x: fraction_text(x) if x else "0")
     beyond = "; ".join(
-        f"{run.name + ': ' if len(runs) > 1 else ''}{100 * y:.1f} % at {fraction_text(x)}"
+        f"{run.name + ': ' if len(runs) > 1 else ''}{100 * y:.1f} % at {x:g}"
         for run, curve in zip(runs, curves, strict=True)
         for x, y in curve
         if x > widest
@@ -241,7 +241,7 @@ def scatter(runs: Sequence[RunFiles], heads: Sequence[Headline], salt: str) -> D
         for line in lines:
             draw_line(axes, line, percent=True)
         _per_cent(axes)
-        axes.set_xlim(min(50, *(line.points[0][0] - 5 for line in lines), 100), 100)
+        axes.set_xlim(max(0, min(90.0, *(line.points[0][0] - 5 for line in lines))), 100)
         axes.set_xlabel("clean accuracy (%)")
         axes.set_ylabel("accuracy under attack (%)")
 

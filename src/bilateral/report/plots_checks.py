@@ -2,6 +2,8 @@
 
 from typing import Any
 
+import numpy as np
+
 from bilateral.report.charts import INK, RULE, Drawing, Line, colour, draw_line, draw_svg
 from bilateral.report.gather import RunFiles
 from bilateral.report.reading import (
@@ -47,7 +49,7 @@ def _histogram(title: str, group: list[tuple[str, list[float], list[float]]], sa
             axes.set_xlabel("log10 of the l2 norm, pixels in [0, 1]")
 
     said = "; ".join(f"{name}: {int(sum(counts)):,} images" for name, _, counts in group)
-    lines = [Line(name, [], look) for look, (name, _, _) in enumerate(group)]
+    lines = [Line(name, [], look) for look, (name, _, _) in enumerate(group) if len(group) > 1]
     return Drawing(title, draw_svg(paint, salt), f"Histogram. {said}", lines=lines)
 
 
@@ -88,8 +90,6 @@ def surface(files: RunFiles, salt: str) -> list[Drawing]:
         axes.set_ylabel("loss")
 
     def paint_surface(axes: Any) -> None:
-        import numpy as np
-
         across, along = np.meshgrid(offsets, offsets)
         axes.plot_surface(
             across,
@@ -103,6 +103,8 @@ def surface(files: RunFiles, salt: str) -> list[Drawing]:
             antialiased=True,
         )
         axes.patch.set_visible(False)
+        axes.set_xticks([-1, 0, 1])
+        axes.set_yticks([-1, 0, 1])
         axes.view_init(elev=28, azim=-55)
         axes.set_box_aspect((1, 1, 0.7), zoom=0.92)
         for axis, title in (
@@ -140,7 +142,8 @@ def surface(files: RunFiles, salt: str) -> list[Drawing]:
 
 def reliability(files: RunFiles, salt: str) -> Drawing | None:
     """Accuracy against confidence, a line for each kind of image."""
-    lines, errors, cells = [], [], []
+    lines: list[Line] = []
+    errors, cells = [], []
     for record in rows(files.diagnosis.get("reliability")):
         name = text(record.get("name")) or "unnamed"
         sure, right = numbers(record.get("confidence")), numbers(record.get("accuracy"))

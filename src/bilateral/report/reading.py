@@ -15,7 +15,7 @@ import numpy as np
 Arrays = dict[str, np.ndarray]
 
 
-class Damaged(Exception):
+class DamagedError(Exception):
     """A file that cannot be read, with the reason."""
 
 
@@ -24,7 +24,7 @@ def read_json(path: Path) -> Any:
     try:
         return json.loads(path.read_bytes())
     except (ValueError, RecursionError, OSError) as error:
-        raise Damaged(" ".join(str(error).split())[:160]) from None
+        raise DamagedError(" ".join(str(error).split())[:160]) from None
 
 
 def read_lines(path: Path) -> tuple[list[dict[str, Any]], int]:
@@ -32,7 +32,7 @@ def read_lines(path: Path) -> tuple[list[dict[str, Any]], int]:
     try:
         lines = path.read_bytes().splitlines()
     except OSError as error:
-        raise Damaged(str(error)) from None
+        raise DamagedError(str(error)) from None
     found, bad = [], 0
     for line in lines:
         try:
@@ -58,7 +58,7 @@ def read_arrays(path: Path) -> tuple[Arrays, list[str]]:
                 except Exception:  # a flipped byte makes numpy and zipfile raise nearly anything
                     bad.append(name)
     except Exception as error:
-        raise Damaged(" ".join(str(error).split())[:160]) from None
+        raise DamagedError(" ".join(str(error).split())[:160]) from None
     return found, bad
 
 

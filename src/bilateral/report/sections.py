@@ -41,9 +41,9 @@ class Check:
     meaning: str
 
 
-def by_class(files: RunFiles, entry: dict[str, Any]) -> list[dict[str, Any]]:
-    """Accuracy of each class, clean and worst case, the worst classes first where there are many."""
-    found = []
+def by_class(entry: dict[str, Any]) -> list[dict[str, Any]]:
+    """Accuracy of each class, clean and worst case; of very many the worst."""
+    found: list[dict[str, Any]] = []
     for record in rows(entry.get("per_class")):
         clean, worst = share(record.get("clean_accuracy")), share(record.get("worst_case_accuracy"))
         if clean is not None and worst is not None:
@@ -193,8 +193,8 @@ def commands(files: RunFiles) -> list[str]:
         words = []
         if images := count(files.diagnosis.get("images")):
             words += ["--images", str(images)]
-        if budget := text(files.diagnosis.get("epsilon_text")):
-            words += ["--epsilon", budget]
+        if diagnosed := text(files.diagnosis.get("epsilon_text")):
+            words += ["--epsilon", diagnosed]
         lines.append(files.command("diagnose", *words))
     return [*lines, files.command("report")]
 

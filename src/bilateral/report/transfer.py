@@ -4,7 +4,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from bilateral.errors import UserError
-from bilateral.report.reading import Damaged, count, mapping, read_json, share, text
+from bilateral.report.reading import DamagedError, count, mapping, read_json, share, text
 
 
 @dataclass(frozen=True)
@@ -33,7 +33,7 @@ def read_transfer(file: str) -> TransferMatrix:
         path = path / "transfer.json"
     try:
         value = mapping(read_json(path))
-    except Damaged as error:
+    except DamagedError as error:
         raise UserError(f"{path} cannot be read: {error}") from None
     heats = []
     for attack, matrix in mapping(value.get("attacks")).items():
@@ -47,8 +47,11 @@ def read_transfer(file: str) -> TransferMatrix:
             heats.append(Heat(attack, targets, cells))
     if not heats:
         raise UserError(f"{path} holds no transfer matrix: bilateral transfer writes one")
-    clean = {name: found for name, one in mapping(value.get("clean")).items()
-             if (found := share(one)) is not None}
+    clean = {
+        name: found
+        for name, one in mapping(value.get("clean")).items()
+        if (found := share(one)) is not None
+    }
     return TransferMatrix(
         text(value.get("epsilon_text")) or "?", count(value.get("images")), clean, heats
     )
