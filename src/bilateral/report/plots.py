@@ -1,16 +1,17 @@
 """Curves of one run or of several over each other: training, budget, steps; and the scatter."""
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from typing import Any
 
 from bilateral.config import fraction_text
 from bilateral.report.charts import Drawing, Line, draw_line, draw_svg, listed
 from bilateral.report.gather import RunFiles
 from bilateral.report.measures import Headline, attack_measures
-from bilateral.report.reading import count, mapping, number, points, text
+from bilateral.report.reading import count, mapping, number, points, share, text
 
 WIDEST = 32 / 255
 """Budgets up to this one are drawn, or up to four times the diagnosed one."""
+Kind = Callable[[Any], float | None]
 READINGS = {
     "clean_accuracy": "clean, on training images",
     "adversarial_accuracy": "adversarial, on training images",
@@ -20,7 +21,7 @@ READINGS = {
 }
 
 
-def _series(files: RunFiles, path: str) -> list[tuple[float, float]]:
+def _series(files: RunFiles, path: str, kind: Kind = share) -> list[tuple[float, float]]:
     """A reading of the log against the epoch; parts of a record are named `part/name`."""
     *parts, name = path.split("/")
     found = []
@@ -28,7 +29,7 @@ def _series(files: RunFiles, path: str) -> list[tuple[float, float]]:
         inner = record
         for part in parts:
             inner = mapping(inner.get(part))
-        value, epoch = number(inner.get(name)), number(record.get("epoch")) or float(place)
+        value, epoch = kind(inner.get(name)), count(record.get("epoch")) or place
         if value is not None:
             found.append((epoch, value))
     return sorted(found)
@@ -63,7 +64,7 @@ def _per_cent(axes: Any) -> None:
 
 def loss_curve(runs: Sequence[RunFiles], salt: str) -> Drawing | None:
     """The training loss of each run."""
-    lines = _of_runs(runs, lambda run: _series(run, "loss"))
+    lines = _of_runs(runs, lambda run: _series(run, "loss", number))
     if not lines:
         return None
 
@@ -108,7 +109,8 @@ def guard_events(files: RunFiles) -> list[tuple[str, str]]:
 def _accuracies(
     title: str, files: RunFiles, named: dict[str, str], salt: str, percent: bool = True
 ) -> Drawing | None:
-    lines = [Line(name, _series(files, path), 0) for path, name in named.items()]
+    kind = share if percent else number
+    lines = [Line(name, _series(files, path, kind), 0) for path, name in named.items()]
     lines = [Line(line.name, line.points, look) for look, line in enumerate(lines) if line.points]
     if not lines:
         return None

@@ -13,6 +13,8 @@ from typing import Any
 import numpy as np
 
 Arrays = dict[str, np.ndarray]
+LARGEST = 1e12
+"""No measurement of ours comes near it; axes to 1e300 cannot be drawn."""
 
 
 class DamagedError(Exception):
@@ -63,14 +65,14 @@ def read_arrays(path: Path) -> tuple[Arrays, list[str]]:
 
 
 def number(value: Any) -> float | None:
-    """A finite number."""
+    """A finite number, of a size that can be drawn."""
     if isinstance(value, bool) or not isinstance(value, int | float):
         return None
     try:
         found = float(value)
     except OverflowError:
         return None
-    return found if math.isfinite(found) else None
+    return found if math.isfinite(found) and abs(found) <= LARGEST else None
 
 
 def share(value: Any) -> float | None:
@@ -125,9 +127,9 @@ def square(value: Any) -> list[list[float]]:
 
 
 def points(value: Any, across: str, up: str = "accuracy") -> list[tuple[float, float]]:
-    """The points of a curve, in rising order."""
-    pairs = [(number(row.get(across)), number(row.get(up))) for row in rows(value)]
-    return sorted((x, y) for x, y in pairs if x is not None and y is not None)
+    """The points of a curve of fractions from zero on, in rising order."""
+    pairs = [(number(row.get(across)), share(row.get(up))) for row in rows(value)]
+    return sorted((x, y) for x, y in pairs if x is not None and x >= 0 and y is not None)
 
 
 def interval(value: Any) -> tuple[float, float] | None:
