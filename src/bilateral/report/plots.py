@@ -164,7 +164,7 @@ def budget_curve(runs: Sequence[RunFiles], salt: str) -> Drawing | None:
         return None
     measured: dict[str, list[tuple[float, float]]] = {}
     for one in attack_measures(runs[0]) if len(runs) == 1 else []:
-        if one.epsilon is not None and one.epsilon <= widest and one.distance is None:
+        if one.epsilon is not None and 0 <= one.epsilon <= widest and one.distance is None:
             measured.setdefault(one.attack, []).append((one.epsilon, one.accuracy))
     found = sorted(measured.items(), key=lambda item: min(y for _, y in item[1]))[:3]
     lines += [
