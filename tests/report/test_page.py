@@ -342,7 +342,7 @@ def test_photographs_are_reduced(tmp_path):
     assert pixels_of(data["pictures"][0]).shape == (96, 86, 3)
     assert len(data["examples"]) > 20
     change = pixels_of(data["pictures"][data["examples"][0]["change"]])
-    assert change.max() == 255 and change.min() == 0  # not averaged away
+    assert np.abs(change - 127.5).mean() > 90  # not averaged away
 
 
 def test_torch_is_not_imported(run, tmp_path):
