@@ -110,7 +110,7 @@ def dress(axes: Any) -> None:
 def draw_line(axes: Any, line: Line, percent: bool = False) -> None:
     """A series in its look, without its name."""
     few = len(line.points) <= 40
-    axes.plot(
+    (drawn,) = axes.plot(
         [x for x, _ in line.points],
         [100 * y if percent else y for _, y in line.points],
         color=colour(line.look),
@@ -121,6 +121,7 @@ def draw_line(axes: Any, line: Line, percent: bool = False) -> None:
         clip_on=False,
         zorder=3,
     )
+    drawn.set_in_layout(False)  # a point off the axes would push them aside
 
 
 def listed(lines: Sequence[Line], across: str, form: Callable[[float], str]) -> Any:

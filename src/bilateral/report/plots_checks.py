@@ -15,6 +15,7 @@ from bilateral.report.reading import (
     numbers,
     points,
     rows,
+    share,
     text,
 )
 
@@ -146,7 +147,8 @@ def reliability(files: RunFiles, salt: str) -> Drawing | None:
     errors, cells = [], []
     for record in rows(files.diagnosis.get("reliability")):
         name = text(record.get("name")) or "unnamed"
-        sure, right = numbers(record.get("confidence")), numbers(record.get("accuracy"))
+        right = numbers(record.get("accuracy"))
+        sure = [share(one) for one in numbers(record.get("confidence"))]
         pairs = [{"x": x, "y": y} for x, y in zip(sure, right, strict=False)]
         images = [int(one or 0) for one in numbers(record.get("images"))]
         found = points(pairs, "x", "y")
