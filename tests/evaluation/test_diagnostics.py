@@ -301,17 +301,17 @@ def test_histograms_of_correct_and_wrong_images(linear):
 
 
 def test_reliability_known_values():
-    """Confidences 0.55, 0.95, 0.95 and 1; the second is wrong, the last lies on an edge."""
-    confidence = torch.tensor([0.55, 0.95, 0.95, 1.0], dtype=torch.float64)
+    """Confidences 0.5, 0.95, 0.95 and 1; the second is wrong, the first and last lie on edges."""
+    confidence = torch.tensor([0.5, 0.95, 0.95, 1.0], dtype=torch.float64)
     logits = torch.stack([confidence, 1 - confidence], 1).log()
     found = reliability("clean", logits, torch.tensor([0, 1, 0, 0]))
     assert found.edges == pytest.approx([place / 10 for place in range(11)])
-    assert found.images == [0, 0, 0, 0, 0, 1, 0, 0, 0, 3]
-    assert found.confidence[:5] == [None] * 5 == found.accuracy[:5]
-    assert found.confidence[5] == pytest.approx(0.55) and found.accuracy[5] == 1
+    assert found.images == [0, 0, 0, 0, 1, 0, 0, 0, 0, 3]
+    assert found.confidence[:4] == [None] * 4 == found.accuracy[:4]
+    assert found.confidence[4] == pytest.approx(0.5) and found.accuracy[4] == 1
     assert found.confidence[9] == pytest.approx(2.9 / 3)
     assert found.accuracy[9] == pytest.approx(2 / 3)
-    assert found.expected_calibration_error == pytest.approx((0.45 + 3 * 0.3) / 4)
+    assert found.expected_calibration_error == pytest.approx((0.5 + 3 * 0.3) / 4)
 
 
 def test_reliability_agrees_with_the_accuracies(innocent, robust, digits):
