@@ -78,9 +78,27 @@ def entry(*attacks: str, digest: str = "w" * 64, **fields) -> Evaluation:
     return summarise(**{**known, **fields})
 
 
-def diagnosis(verdict: str, reasons: list[str]) -> Diagnosis:
-    fields = {"verdict": verdict, "reasons": reasons, "epsilon_text": "8/255", "images": 200}
-    return Diagnosis.model_construct(**fields, weights_digest="w" * 64)
+def diagnosis(verdict: str, reasons: list[str], digest: str = "w" * 64) -> Diagnosis:
+    return Diagnosis.model_validate(
+        {
+            "schema": 1,
+            "verdict": verdict,
+            "reasons": reasons,
+            "readings": [],
+            "gradient_magnitude": [],
+            "histograms": [],
+            "loss_surface": {"images": 0, "offsets": [], "loss": []},
+            "curves": {"epsilon": [], "steps": []},
+            "accuracies": {},
+            "images": 200,
+            "epsilon": 8 / 255,
+            "epsilon_text": "8/255",
+            "effort": {},
+            "seconds": 1.0,
+            "weights_digest": digest,
+            "versions": {},
+        }
+    )
 
 
 def subject(**about) -> Subject:
@@ -108,6 +126,11 @@ def test_escaped_text_renders_as_itself(name):
         # Escapes are tokens of their own: they join to the name as it was.
         shown = "".join(token.content for token in found if token.type in ("text", "text_special"))
         assert name in shown
+
+
+def test_addresses_are_not_made_links_of():
+    """GitHub makes links of bare addresses, which the reader used here does not."""
+    assert escaped("https://a.b www.c d@e folder:x") == "https\\://a.b www\\.c d\\@e folder:x"
 
 
 def test_what_cannot_be_shown_is_written_as_its_code():
@@ -264,6 +287,17 @@ def test_figures_of_other_code_are_not_shown(run):
     found = read_evidence(run, digest, "new")
     assert [list(one.attacks) for one in found.evaluations] == [["pgd20"]]
     assert any("other code of the model" in remark for remark in found.remarks)
+
+
+def test_the_verdict_on_other_weights_is_not_shown(run):
+    found = diagnosis("holds", [], digest="0" * 64)
+    write_json(run.diagnostics, found.model_dump(mode="json", by_alias=True))
+    assert read_evidence(run, "0" * 64).diagnosis == found
+    evidence = read_evidence(run, "w" * 64)
+    assert evidence.diagnosis is None
+    card = card_of(evidence)
+    assert "diagnostics.json is of other weights" in section(card, "Limits")
+    assert "holds" not in section(card, "Verdict")
 
 
 def test_missing_and_damaged_files_are_told_of(run):
