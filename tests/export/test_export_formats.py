@@ -164,10 +164,21 @@ def test_no_path_of_this_machine_is_in_a_file(exported):
 
 def test_the_program_is_bound_to_no_device(exported):
     program = torch.export.load(exported / "model.pt2")
-    code = "".join(
-        module.code for module in program.graph_module.modules() if hasattr(module, "code")
-    )
-    assert "conv2d" in code and "_assert_tensor_metadata" not in code
+    graphs = [module for module in program.graph_module.modules() if hasattr(module, "code")]
+    code = "".join(graph.code for graph in graphs)
+    assert "conv2d" in code and "_assert_tensor_metadata" not in code and "device" not in code
+    logits = program.module().to("meta")(torch.rand(3, 1, 8, 8, device="meta"))
+    assert logits.device.type == "meta" and logits.shape == (3, 10)
+
+
+@pytest.mark.gpu
+@pytest.mark.skipif(not torch.cuda.is_available(), reason="needs a GPU")
+def test_the_program_moves_to_a_gpu(trained, exported):
+    images = images_of((1, 8, 8))
+    network = torch.export.load(exported / "model.pt2").module().to("cuda")
+    with torch.no_grad():
+        found = network(images.cuda()).cpu()
+    torch.testing.assert_close(found, expected(trained, images), atol=1e-2, rtol=0)
 
 
 def test_an_export_again_gives_the_same_bytes(run, capsys):
