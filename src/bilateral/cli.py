@@ -68,6 +68,7 @@ COMMANDS = {
     "transfer": "black-box transfer: images made on some models, shown to others",
     "compare": "runs on the same images: a paired test, and the spread over seeds",
     "reproduce": "a table of the paper, trained, measured and printed beside the paper's figures",
+    "export": "the trained model for use elsewhere, and its model card",
     "bench": "time attacks beside the peers'",
     "list": "recipes, models, datasets, attacks",
     "data": "list, fetch and check data sets",
