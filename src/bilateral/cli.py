@@ -69,6 +69,7 @@ COMMANDS = {
     "compare": "runs on the same images: a paired test, and the spread over seeds",
     "report": "one self-contained page of what run folders hold",
     "reproduce": "a table of the paper, trained, measured and printed beside the paper's figures",
+    "export": "the trained model for use elsewhere, and its model card",
     "bench": "time attacks beside the peers'",
     "list": "recipes, models, datasets, attacks",
     "data": "list, fetch and check data sets",

@@ -10,6 +10,10 @@ from typing import Any, Literal
 from pydantic import BaseModel, ConfigDict, Field
 
 Interval = tuple[float, float]
+Confusion = list[list[int]]
+"""Images by true class (row) and class seen (column); empty where it is not known or too large."""
+LARGEST_CONFUSION = 100
+"""The most classes of which a confusion is recorded."""
 
 
 def wilson_interval(right: int, images: int) -> Interval:
@@ -30,10 +34,15 @@ class Record(BaseModel):
 
 
 class MemberFlags(Record):
-    """What one member of an attack did to the images that came to it, by their numbers."""
+    """What one member of an attack did to the images that came to it, by their numbers.
+
+    `predictions` are the classes that the float32 model sees on the images tried: of all images,
+    or of none where a batch came without them, as older files have it.
+    """
 
     images: list[int] = []
     robust: list[bool] = []
+    predictions: list[int] = []
     distances: list[float | None] = []
     seconds: float = 0.0
     forwards: int = 0
@@ -43,14 +52,19 @@ class MemberFlags(Record):
         self,
         images: Sequence[int],
         robust: Sequence[bool],
+        predictions: Sequence[int],
         distances: Sequence[float | None],
         seconds: float,
         forwards: int,
         backwards: int,
     ) -> None:
         """Take in the flags of another batch."""
+        all_predicted = len(self.predictions) == len(self.images)
         self.images.extend(images)
         self.robust.extend(robust)
+        self.predictions.extend(predictions)
+        if not all_predicted or len(self.predictions) != len(self.images):
+            self.predictions = []
         self.distances.extend(distances)
         self.seconds += seconds
         self.forwards += forwards
@@ -61,6 +75,8 @@ class MemberFlags(Record):
         places = [place for place, number in enumerate(self.images) if number in numbers]
         self.images = [self.images[place] for place in places]
         self.robust = [self.robust[place] for place in places]
+        if self.predictions:
+            self.predictions = [self.predictions[place] for place in places]
         if self.distances:
             self.distances = [self.distances[place] for place in places]
 
@@ -125,7 +141,9 @@ class AttackSummary(Record):
     accuracy_at_radius: dict[str, float] = Field(
         default={}, description="accuracy against L2 radius, for minimum-norm attacks"
     )
+    confusion: Confusion = Field(default=[], description="a broken image is what it was taken for")
     robust: list[bool] = Field(default=[], exclude=True, repr=False)
+    predictions: list[int] = Field(default=[], exclude=True, repr=False)
 
 
 class ClassAccuracy(Record):
@@ -149,6 +167,7 @@ class Evaluation(Record):
     search: str = Field(description="precision of the search; what counts is float32 always")
     clean_accuracy: float
     clean_interval: Interval
+    clean_confusion: Confusion = []
     attacks: dict[str, AttackSummary]
     worst_case_accuracy: float
     worst_case_interval: Interval
@@ -212,14 +231,17 @@ def summarise_members(members: dict[str, MemberFlags], numbers: Iterable[int]) -
     """An attack's line for these images; its cost is their share of what is recorded."""
     chosen = list(numbers)
     robust = dict.fromkeys(chosen, True)
+    predicted: dict[int, int | None] = {}
     after: dict[str, float] = {}
     seconds = forwards = backwards = 0.0
     lengths: list[float | None] = []
     for name, member in members.items():
         flag = dict(zip(member.images, member.robust, strict=True))
         seen = [number for number in chosen if number in flag]
+        classes = dict(zip(member.images, member.predictions, strict=False))
         for number in seen:
-            robust[number] = robust[number] and flag[number]
+            if robust[number]:  # what an earlier member broke stays as it was
+                robust[number], predicted[number] = flag[number], classes.get(number)
         share = len(seen) / len(flag) if flag else 0.0
         seconds += member.seconds * share
         forwards += member.forwards * share
@@ -234,6 +256,7 @@ def summarise_members(members: dict[str, MemberFlags], numbers: Iterable[int]) -
         for radius in RADII
         if lengths
     }
+    predictions = [each for each in map(predicted.get, chosen) if each is not None]
     right = sum(robust.values())
     return AttackSummary(
         accuracy=right / len(chosen),
@@ -246,7 +269,18 @@ def summarise_members(members: dict[str, MemberFlags], numbers: Iterable[int]) -
         mean_distance=sum(found) / len(found) if found else None,
         accuracy_at_radius=radii,
         robust=list(robust.values()),
+        predictions=predictions if len(predictions) == len(chosen) else [],
     )
+
+
+def confusion(classes: int, labels: Sequence[int], seen: Sequence[int]) -> Confusion:
+    """How many images of each class were taken for each; a class without a name makes it empty."""
+    if len(seen) != len(labels) or classes > LARGEST_CONFUSION or max(seen) >= classes:
+        return []
+    table = [[0] * classes for _ in range(classes)]
+    for label, other in zip(labels, seen, strict=True):
+        table[label][other] += 1
+    return table
 
 
 def summarise(
@@ -259,15 +293,28 @@ def summarise(
     search: str,
     classes: Sequence[str],
     labels: Sequence[int],
-    clean: Sequence[bool],
+    predictions: Sequence[int],
     attacks: dict[str, AttackSummary],
     weights_digest: str,
     versions: dict[str, str],
 ) -> Evaluation:
-    """The entry for flags of the same images under several attacks."""
-    worst = list(clean)
-    for attack in attacks.values():
+    """The entry for flags of the same images under several attacks.
+
+    `predictions` are the classes seen on the clean images.
+    """
+    clean = [seen == label for seen, label in zip(predictions, labels, strict=True)]
+    worst, summaries = list(clean), {}
+    for attack_name, attack in attacks.items():
         worst = [before and now for before, now in zip(worst, attack.robust, strict=True)]
+        # What fooled outside the ball does not count: a robust image is its own class.
+        seen = [
+            label if robust else predicted
+            for label, robust, predicted in zip(
+                labels, attack.robust, attack.predictions, strict=False
+            )
+        ]
+        table = confusion(len(classes), labels, seen)
+        summaries[attack_name] = attack.model_copy(update={"confusion": table})
     per_class = []
     for number, name in enumerate(classes):
         members = [place for place, label in enumerate(labels) if label == number]
@@ -290,7 +337,8 @@ def summarise(
         search=search,
         clean_accuracy=sum(clean) / len(labels),
         clean_interval=wilson_interval(sum(clean), len(labels)),
-        attacks=attacks,
+        clean_confusion=confusion(len(classes), labels, predictions),
+        attacks=summaries,
         worst_case_accuracy=sum(worst) / len(labels),
         worst_case_interval=wilson_interval(sum(worst), len(labels)),
         per_class=per_class,

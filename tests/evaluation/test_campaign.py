@@ -12,38 +12,17 @@ import torch
 from PIL import Image
 
 from bilateral.cli import main
-from bilateral.config import Data
 from bilateral.data import readers_folder
-from bilateral.data.datasets import load
 from bilateral.data.photographs import Photographs
 from bilateral.errors import UserError
 from bilateral.evaluation import campaign as campaign_module
 from bilateral.evaluation.campaign import evaluate_target
+from bilateral.evaluation.keeping import read_arrays
 from bilateral.evaluation.target import find_target
-from bilateral.paper.recipes import recipe_named
 from bilateral.runs import RunFolder
-from bilateral.training.progress import TrainingProgress
-from bilateral.training.trainer import train
 
 CPU = torch.device("cpu")
 EPSILON = 40 / 255
-
-
-@pytest.fixture(scope="module")
-def run(tmp_path_factory):
-    """A digits model of a few epochs."""
-    folder = RunFolder(tmp_path_factory.mktemp("run") / "seed0")
-    recipe = recipe_named("digits-r-mc-la").with_fields(
-        epochs=4, check_epochs=0, data=Data(name="digits", augment="none")
-    )
-    train(recipe, folder, load("digits", "train"), CPU, TrainingProgress(quiet=True))
-    return folder
-
-
-@pytest.fixture
-def target(run, tmp_path):
-    """The model with a fresh place for its results."""
-    return find_target(str(run.path), None, None, str(tmp_path / "results"), CPU)
 
 
 def flags_in(folder, attack):
@@ -88,9 +67,9 @@ def test_an_ensemble_goes_on_with_survivors_and_shares_members(target, monkeypat
     assert after["apgd-ce"] == entry.attacks["apgd-ce"].accuracy >= after["apgd-t"]
 
 
-def test_flags_do_not_depend_on_batch_size(target, run, tmp_path):
+def test_flags_do_not_depend_on_batch_size(target, digits_run, tmp_path):
     evaluate_target(target, ["apgd-ce", "pgd50-cw"], EPSILON, 24, CPU, batch_size=24)
-    other = find_target(str(run.path), None, None, str(tmp_path / "other"), CPU)
+    other = find_target(str(digits_run.path), None, None, str(tmp_path / "other"), CPU)
     evaluate_target(other, ["apgd-ce", "pgd50-cw"], EPSILON, 24, CPU, batch_size=7)
     for attack in ("apgd-ce", "pgd50-cw"):
         assert flags_in(target.folder, attack) == flags_in(other.folder, attack)
@@ -296,10 +275,10 @@ def test_a_corrupt_photograph_is_one_line_and_exit_2(photographs, monkeypatch, c
     assert "14.jpg is not a readable image" in said.err and said.err.count("\n") == 1
 
 
-def test_a_killed_evaluation_goes_on_with_the_same_flags(run, tmp_path):
+def test_a_killed_evaluation_goes_on_with_the_same_flags(digits_run, tmp_path):
     """SIGKILL during autoattack; the same command gives an uninterrupted run's flags."""
     words = ["--attacks", "autoattack", "--images", "12", "--batch-size", "4", "--json", "--quiet"]
-    words = [sys.executable, "-m", "bilateral", "evaluate", str(run.path), *words]
+    words = [sys.executable, "-m", "bilateral", "evaluate", str(digits_run.path), *words]
 
     def command(out):
         return [*words, "--out", str(out)]
@@ -329,3 +308,8 @@ def test_a_killed_evaluation_goes_on_with_the_same_flags(run, tmp_path):
     members = json.loads(flags.read_text())["members"]
     for member in members.values():
         assert len(member["images"]) == len(set(member["images"]))  # no batch done twice
+    one, other = (read_arrays(folder.gallery) for folder in (whole, broken))
+    assert one.keys() == other.keys()
+    for key in ("numbers", "members", "adversarial"):
+        kept = f"autoattack@40-255/{key}"
+        assert len(one[kept]) == 12 and np.array_equal(one[kept], other[kept])

@@ -15,6 +15,7 @@ from bilateral.data.datasets import load
 from bilateral.data.subsets import balanced_subset
 from bilateral.errors import UserError
 from bilateral.evaluation.checks import CHECKS, read
+from bilateral.evaluation.checks_gradients import reliability
 from bilateral.evaluation.diagnosis import Diagnosis, Effort, judge
 from bilateral.evaluation.diagnostics import diagnose
 from bilateral.evaluation.target import trained_model
@@ -242,7 +243,8 @@ def test_gradient_tables(linear):
 
 def test_curves_surface_and_json(innocent, digits, robust):
     budgets = [point.epsilon for point in innocent.curves.epsilon]
-    assert budgets == pytest.approx([0, EPSILON / 2, EPSILON, 2 * EPSILON, 0.5, 1.0])
+    multiples = [place * EPSILON / 2 for place in range(9)]
+    assert budgets == pytest.approx(sorted([*multiples, 0.5, 1.0])) and EPSILON in budgets
     accuracies = [point.accuracy for point in innocent.curves.epsilon]
     assert accuracies == sorted(accuracies, reverse=True) and accuracies[-1] == 0
     assert [point.steps for point in innocent.curves.steps] == [0, 1, 5, 20]
@@ -252,10 +254,89 @@ def test_curves_surface_and_json(innocent, digits, robust):
         clean = F.cross_entropy(robust(digits[0][:8]), digits[1][:8])
     assert surface.loss[middle][middle] == pytest.approx(float(clean), rel=1e-4)
     assert surface.loss[-1][middle] > surface.loss[middle][middle] > surface.loss[0][middle]
-    assert sum(innocent.histograms[1].counts) == innocent.images == 100
+    assert innocent.curves.epsilon[2].accuracy == innocent.accuracies["pgd"]
     text = json.dumps(innocent.model_dump(mode="json", by_alias=True), allow_nan=False)
     assert Diagnosis.model_validate_json(text) == innocent
     assert innocent.epsilon_text == "40/255"
+
+
+@pytest.mark.parametrize(
+    ("epsilon", "levels"),
+    [
+        (8 / 255, [0, 4, 8, 12, 16, 20, 24, 28, 32, 127.5, 255]),
+        (4 / 255, [0, 4, 8, 12, 16, 20, 24, 28, 32, 127.5, 255]),
+        (3 / 255, [0, 3, 4, 8, 12, 16, 20, 24, 28, 32, 127.5, 255]),
+        (16 / 255, [0, 8, 16, 24, 32, 40, 48, 56, 64, 127.5, 255]),
+        (0.5, [0, 63.75, 127.5, 191.25, 255]),
+    ],
+)
+def test_curves_reach_32_and_hold_the_usual_budget(linear, batch, epsilon, levels):
+    found = diagnose(linear, *batch, epsilon, effort=QUICK)
+    budgets = [point.epsilon for point in found.curves.epsilon]
+    assert [255 * budget for budget in budgets] == pytest.approx(levels)
+    assert epsilon in budgets
+    usual = Effort().step_counts
+    assert usual == (1, 2, 5, 10, 20, 50)  # the paper's figure
+
+
+def test_histograms_of_correct_and_wrong_images(linear):
+    images = torch.rand(60, 3, 6, 6, generator=torch.Generator().manual_seed(0))
+    labels = torch.arange(60) % 5
+    found = diagnose(linear, images, labels, 0.02, effort=QUICK)
+    logits = linear(images).detach().double()
+    norms = (logits.softmax(1) - F.one_hot(labels, 5)) @ linear.head.weight.detach().double()
+    logarithms = norms.norm(dim=1).log10()
+    right = logits.argmax(1) == labels
+    drawn = {histogram.name: histogram for histogram in found.histograms}
+    name = "log10 of the gradient's l2 norm"
+    assert len(found.histograms) == 4 and sum(drawn[name].counts) == 60
+    assert sum(drawn["gap of the two largest logits"].counts) == 60
+    for kind, which in (("correct", right), ("wrong", ~right)):
+        one = drawn[f"{name}, {kind} images"]
+        assert one.edges == drawn[name].edges
+        assert sum(one.counts) == int(which.sum()) > 0
+        middle = len(one.edges) // 2
+        below = int((logarithms[which] < one.edges[middle]).sum())
+        assert abs(sum(one.counts[:middle]) - below) <= 1  # float32 may cross an edge
+
+
+def test_reliability_known_values():
+    """Confidences 0.5, 0.95, 0.95 and 1; the second is wrong, the first and last lie on edges."""
+    confidence = torch.tensor([0.5, 0.95, 0.95, 1.0], dtype=torch.float64)
+    logits = torch.stack([confidence, 1 - confidence], 1).log()
+    found = reliability("clean", logits, torch.tensor([0, 1, 0, 0]))
+    assert found.edges == pytest.approx([place / 10 for place in range(11)])
+    assert found.images == [0, 0, 0, 0, 1, 0, 0, 0, 0, 3]
+    assert found.confidence[:4] == [None] * 4 == found.accuracy[:4]
+    assert found.confidence[4] == pytest.approx(0.5) and found.accuracy[4] == 1
+    assert found.confidence[9] == pytest.approx(2.9 / 3)
+    assert found.accuracy[9] == pytest.approx(2 / 3)
+    assert found.expected_calibration_error == pytest.approx((0.5 + 3 * 0.3) / 4)
+
+
+def test_reliability_agrees_with_the_accuracies(innocent, robust, digits):
+    """Clean and under PGD; adversarial training is unsure of clean images, and less of others."""
+    clean, attacked = innocent.reliability
+    assert (clean.name, attacked.name) == ("clean", "pgd20")
+    for one, key in ((clean, "clean"), (attacked, "pgd")):
+        right = sum(n * share for n, share in zip(one.images, one.accuracy, strict=True) if n)
+        assert right / 100 == pytest.approx(innocent.accuracies[key]) and sum(one.images) == 100
+        assert 0 < one.expected_calibration_error < 1
+    with torch.no_grad():
+        expected = float(robust(digits[0]).softmax(1).amax(1).sum())
+    totals = [
+        sum(n * mean for n, mean in zip(one.images, one.confidence, strict=True) if n)
+        for one in (clean, attacked)
+    ]
+    assert totals[0] == pytest.approx(expected, rel=1e-5)
+    assert totals[1] < totals[0]
+
+
+def test_an_older_file_loads_without_reliability(innocent):
+    older = json.loads(innocent.model_dump_json(by_alias=True))
+    del older["reliability"]
+    loaded = Diagnosis.model_validate(older)
+    assert loaded.reliability == [] and loaded.readings == innocent.readings
 
 
 def test_the_model_and_the_result_do_not_change(robust, digits):
@@ -345,5 +426,12 @@ def test_the_command_writes_what_it_prints(tmp_path, monkeypatch, capsys):
     assert [point["steps"] for point in curves["steps"]] == [0, 1, 5]
     transfer = next(one for one in found["readings"] if one["name"] == "transfer-stronger")
     assert transfer["value"] is not None  # there was a source
+    words.remove("--json")
+    assert main(["diagnose", *words, "--effort.step-counts", "1"]) == 0
+    table, told = capsys.readouterr().out.split("\n\n")
+    head, *rows = table.splitlines()
+    assert head.split() == ["check", "reading", "limit", "raised"]
+    assert [row.split()[0] for row in rows] == list(CHECKS)
+    assert told.splitlines()[0] == f"verdict: {found['verdict']}"
     assert main(["diagnose", *words[:3], "--epsilon", "8"]) == 2
     assert "did you mean 8/255?" in capsys.readouterr().err

@@ -4,18 +4,21 @@ import shlex
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, field, replace
 from pathlib import Path
-from typing import Annotated, Literal
+from typing import TYPE_CHECKING, Annotated, Any, Literal
 
 import tyro
 
 from bilateral.arguments import parse
 from bilateral.commands.printing import print_json
 from bilateral.config import Machine
-from bilateral.errors import UserError
+from bilateral.errors import UserError, unknown
 from bilateral.models import model_entry
-from bilateral.paper.plan import Choices, all_runs
+from bilateral.paper.plan import Choices, all_runs, shared_runs
 from bilateral.paper.tables import TABLES, PaperTable, Row, table_named
 from bilateral.tables import Format, render
+
+if TYPE_CHECKING:
+    from bilateral.paper.reproduce import Reproduction
 
 
 @dataclass(frozen=True)
@@ -27,6 +30,10 @@ class Options:
 
     table: Annotated[str, tyro.conf.Positional]
     """a name of `bilateral list tables`, or all"""
+    rows: tuple[str, ...] = ()
+    """only these rows, by the title that stands in the table"""
+    columns: tuple[str, ...] = ()
+    """only these columns, by the title that stands in the table"""
     model: str | None = None
     """another network than the paper's, for every row"""
     epochs: int | None = None
@@ -39,6 +46,8 @@ class Options:
     """what stands beside the paper's columns; apgd is its quick half"""
     quick: bool = False
     """the same path on the digits, in seconds; never shown beside the paper's figures"""
+    jobs: int = 1
+    """models and rows that are worked on at once, each by a process: a large GPU has room"""
     plan: bool = False
     """only say what would be trained, and what it costs on this device"""
     out: str | None = None
@@ -59,13 +68,14 @@ class Options:
 def command(words: Sequence[str]) -> None:
     """`bilateral reproduce TABLE`."""
     options = parse(Options, words, "bilateral reproduce")
-    for name in ("seeds", "epochs", "images"):
+    for name in ("seeds", "epochs", "images", "jobs"):
         value = getattr(options, name)
         if value is not None and value < 1:
             raise UserError(f"--{name} {value}: at least 1")
     if options.model is not None:
         model_entry(options.model)
     tables = list(TABLES.values()) if options.table == "all" else [table_named(options.table)]
+    tables = list(narrowed(tables, options.rows, options.columns))
     choices = Choices(
         options.model,
         options.epochs,
@@ -77,6 +87,22 @@ def command(words: Sequence[str]) -> None:
     rows = reproduce(tables, choices, options, shlex.join(["bilateral", "reproduce", *words]))
     if options.json:
         print_json(rows)
+
+
+def narrowed(
+    tables: Sequence[PaperTable], rows: Sequence[str], columns: Sequence[str]
+) -> Iterator[PaperTable]:
+    """The tables with the named rows and columns alone, all where none are named."""
+    for kind, names in (("row", rows), ("column", columns)):
+        titles = {part.title for table in tables for part in getattr(table, f"{kind}s")}
+        for name in names:
+            if name not in titles:
+                raise unknown(kind, name, titles)
+    for table in tables:
+        chosen = tuple(row for row in table.rows if not rows or row.title in rows)
+        shown = tuple(one for one in table.columns if not columns or one.title in columns)
+        if chosen and shown:
+            yield replace(table, rows=chosen, columns=shown)
 
 
 def with_data(
@@ -147,7 +173,11 @@ def reproduce(
     work = Reproduction(out, results, choices, place, words, console.print, options.machine)
     found = {}
     for table in tables:
-        found[table.name] = work.table(table)
+        if options.jobs > 1:
+            _together(table, work, options, words)
+            found[table.name] = work.rows(table)
+        else:
+            found[table.name] = work.table(table)
         shown = side_by_side(TABLES[table.name], found[table.name], choices)
         text = f"# {table.title}\n\n{render(shown, 'markdown')}\n"
         write_atomic(results / f"{table.name}.md", text.encode())
@@ -158,3 +188,32 @@ def reproduce(
             print(f"{table.name}: {table.title} ({table.where})")
             print(render(shown, options.format) + "\n", flush=True)
     return found
+
+
+def _together(table: PaperTable, work: "Reproduction", options: Options, words: str) -> None:
+    """Train and measure a table, several rows at a time; first the models that rows share."""
+    from bilateral.paper.jobs import machine_words, rows_together, train_together
+
+    device = [] if options.device is None else ["--device", options.device]
+    missing = {
+        name: run
+        for name, run in shared_runs(table, work.choices).items()
+        if not (work.out / name / "model.safetensors").exists()
+    }
+    if missing:
+        work.say(f"{table.name}: training {len(missing)} models, {options.jobs} at once")
+    train_together(missing, work.out, device, options.machine, options.jobs)
+    common = ["--out", str(work.out), "--ensemble", options.ensemble, *device]
+    common += machine_words(options.machine) + (["--quick"] if options.quick else [])
+    for name in ("model", "epochs", "seeds", "images"):
+        if (value := getattr(options, name)) is not None:
+            common += [f"--{name}", str(value)]
+    if options.columns:
+        common += ["--columns", *options.columns]
+
+    def keep(row: dict[str, Any]) -> None:
+        work.say(f"{table.name}: {row['title']} is measured")
+        work.keep(table, {**row, "command": words, "jobs": options.jobs})
+
+    titles = [row.title for row in table.rows if not row.quoted]
+    rows_together(table.name, titles, common, options.jobs, keep)

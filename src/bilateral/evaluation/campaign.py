@@ -20,7 +20,8 @@ from bilateral.config import first_complaint, fraction_text
 from bilateral.data.device_images import DeviceImages
 from bilateral.data.subsets import chosen_images, data_digest
 from bilateral.errors import Interrupted, UserError
-from bilateral.evaluation.keeping import AdversarialImages, Gallery
+from bilateral.evaluation.gallery import Gallery
+from bilateral.evaluation.keeping import AdversarialImages
 from bilateral.evaluation.robustness import (
     Flags,
     add_flags,
@@ -102,8 +103,10 @@ class Campaign:
         """
         rank, world = self.processes.rank, self.processes.world
         size = self.batch_size * world
-        every = torch.from_numpy(numbers).to(self.device)
-        parts = [every[start : start + size][rank::world] for start in range(0, len(every), size)]
+        parts = [
+            torch.from_numpy(np.sort(numbers[start : start + size])[rank::world]).to(self.device)
+            for start in range(0, len(numbers), size)
+        ]
         for place, part in enumerate(parts):
             for expected in parts[place : place + 2]:
                 self.images.expect(expected)
@@ -135,7 +138,12 @@ class Campaign:
             places = wanted(numbers)
             distances = None if found.distances is None else found.distances.cpu()
             images = found.images[places.to(self.device)].cpu()
-            found = found._replace(robust=found.robust.cpu(), images=images, distances=distances)
+            found = found._replace(
+                robust=found.robust.cpu(),
+                predictions=found.predictions.cpu(),
+                images=images,
+                distances=distances,
+            )
             shares = [(numbers, found, numbers[places])]
         shares = [share for own in self.processes.gather(shares) for share in own]
         flags = joined_flags([found for _, found, _ in shares])
@@ -143,16 +151,15 @@ class Campaign:
         flags = flags._replace(images=flags.images[order])
         return torch.cat([numbers for numbers, _, _ in shares]), flags, shown
 
-    def clean_flags(self) -> list[bool]:
-        """Which of the chosen images are right without an attack."""
-        clean: dict[int, bool] = {}
+    def clean_predictions(self) -> list[int]:
+        """The classes seen on the chosen images without an attack."""
+        clean: dict[int, int] = {}
         for part in self.batches(self.numbers):
-            right: list[bool] = []
+            own: list[int] = []
             if len(part):
-                seen = predictions(self.target.model, self.images_of(part))
-                right = (seen == self.labels[part]).tolist()
-            for numbers, flags in self.processes.gather((part.tolist(), right)):
-                clean |= dict(zip(numbers, flags, strict=True))
+                own = predictions(self.target.model, self.images_of(part)).tolist()
+            for numbers, seen in self.processes.gather((part.tolist(), own)):
+                clean |= dict(zip(numbers, seen, strict=True))
         return [clean[number] for number in self.numbers.tolist()]
 
     def attack_file(self, name: str, any_precision: bool) -> AttackFile:
@@ -203,11 +210,12 @@ class Campaign:
         file: AttackFile = self.processes.gather(known_by_first)[0]
         path = self.target.folder.attack(name, self.common["epsilon_text"])
         left = self.numbers
+        gallery.begin(name, file.members)
 
         def wanted(numbers: Tensor) -> Tensor:
             """Which images of a share are to be kept: all for a reviewer, else the gallery's."""
             everything = torch.arange(len(numbers))
-            return everything if adversarial is not None else gallery.wanted(name, numbers)
+            return everything if adversarial is not None else gallery.wanted(numbers)
 
         for member, settings in attack_members(name, self.epsilon).items():
             flags = file.members[member]
@@ -219,7 +227,15 @@ class Campaign:
                     if adversarial.shows(number, flag, member)
                 }
                 flags.keep(known)
-            todo = np.array([number for number in left if number not in known], dtype=np.int64)
+            # The gallery's come first, so that it is whole after the first batch, and stays so
+            # whenever the evaluation is interrupted.
+            todo = np.array(
+                sorted(
+                    (number for number in left.tolist() if number not in known),
+                    key=lambda number: number not in gallery.numbers,
+                ),
+                dtype=np.int64,
+            )
             done = 0
             for part in self.batches(todo):
                 numbers, found, shown_numbers = self.attack_shared(part, settings, wanted)
@@ -227,12 +243,13 @@ class Campaign:
                 file.compile()
                 done += len(numbers)
                 clean = self.images_of(shown_numbers.to(self.device))
-                gallery.offer(name, shown_numbers, clean, found.images)
+                gallery.offer(name, member, shown_numbers, clean, found.images)
                 if adversarial is not None:
                     adversarial.put(shown_numbers, found.images, member)
                 if self.processes.first:
                     if adversarial is not None:
                         adversarial.write()
+                    gallery.write()  # before the flags: what has flags is not attacked again
                     write_json(path, file.model_dump(by_alias=True))
                 robust_so_far = sum(flags.robust) / len(flags.robust) * len(left)
                 shown(
@@ -247,6 +264,7 @@ class Campaign:
             left = np.array([number for number in left if flag[int(number)]], dtype=np.int64)
         file.compile()
         if self.processes.first:
+            gallery.write()
             write_json(path, file.model_dump(by_alias=True))
         return file
 
@@ -267,10 +285,10 @@ def evaluate_target(
     """Run what is missing of the named attacks and return this evaluation's entry."""
     campaign = Campaign(target, epsilon, images, device, batch_size, precision, compile, processes)
     target.model.eval()
-    clean = campaign.clean_flags()
+    clean = campaign.clean_predictions()
     stop = StopRequest()
     summaries = {}
-    gallery = Gallery(target, campaign.common["epsilon_text"], campaign.digest)
+    gallery = Gallery(target, campaign.common)
     with stop.listening():
         for name in names:
             adversarial = None
@@ -279,15 +297,13 @@ def evaluate_target(
                 adversarial = AdversarialImages.open(path, name, campaign.common)
             file = campaign.run(name, stop, shown, gallery, adversarial)
             summaries[name] = summarise_members(file.members, campaign.numbers.tolist())
-            if campaign.processes.first:
-                gallery.write(campaign.labels)
-                if adversarial is not None:
-                    adversarial.finish()
+            if campaign.processes.first and adversarial is not None:
+                adversarial.finish()
     return _record(campaign, clean, summaries)
 
 
 def _record(
-    campaign: Campaign, clean: list[bool], summaries: dict[str, AttackSummary]
+    campaign: Campaign, clean: list[int], summaries: dict[str, AttackSummary]
 ) -> Evaluation:
     """Write this call's entry; attacks of earlier calls stay in it and in its worst case."""
     target, numbers = campaign.target, campaign.numbers.tolist()
@@ -297,7 +313,7 @@ def _record(
         return summarise(
             classes=target.split.classes,
             labels=target.split.labels[numbers].tolist(),
-            clean=clean,
+            predictions=clean,
             attacks=attacks,
             **campaign.common,
         )
@@ -336,6 +352,7 @@ def joined_flags(shares: Sequence[Flags]) -> Flags:
     distances = [share.distances for share in shares if share.distances is not None]
     return Flags(
         robust=torch.cat([share.robust for share in shares]),
+        predictions=torch.cat([share.predictions for share in shares]),
         images=torch.cat([share.images for share in shares]),
         seconds=max(share.seconds for share in shares),
         forwards=sum(share.forwards for share in shares),
@@ -355,6 +372,7 @@ def _take_over(file: AttackFile, known: AttackFile) -> None:
         flags.add(
             [theirs.images[place] for place in places],
             [theirs.robust[place] for place in places],
+            [theirs.predictions[place] for place in places] if theirs.predictions else [],
             [theirs.distances[place] for place in places] if theirs.distances else [],
             theirs.seconds * share,
             round(theirs.forwards * share),

@@ -22,6 +22,8 @@ from bilateral.randomness import derive
 from bilateral.runtime import exact_float32
 
 LARGE_BUDGETS = (0.5, 1.0)
+WIDEST, SPACES = 32 / 255, 8
+"""The budget that the curve reaches at least, and the spaces up to there."""
 FEWEST_BROKEN = 0.02
 """With fewer images broken than this share, shares of them are too coarse to judge."""
 _NOISE, _BINARIZATION = 610, 640
@@ -61,15 +63,21 @@ def one_step_readings(subject: Subject) -> list[Reading]:
 
 
 def curves(subject: Subject) -> Curves:
-    """PGD's accuracy against the budget, and at the last iterate against the steps."""
-    usual = [factor * subject.epsilon for factor in (0.5, 1, 2, 4)]
-    budgets = sorted({budget for budget in usual if budget < LARGE_BUDGETS[0]} | {*LARGE_BUDGETS})
+    """PGD's accuracy against the budget, and at the last iterate against the steps.
+
+    Budgets are evenly spaced to four times the usual one or to 32/255, whichever is larger.
+    """
+    spacing = max(4 * subject.epsilon, WIDEST) / SPACES
+    spaced = {subject.epsilon, *(place * spacing for place in range(1, SPACES + 1))}
+    budgets = sorted({budget for budget in spaced if budget < 1} | {*LARGE_BUDGETS})
+
+    def at_budget(budget: float) -> Tensor:
+        if budget == subject.epsilon:
+            return subject.pgd
+        return subject.survivors(subject.pgd_settings(epsilon=budget))
+
     by_budget = [
-        EpsilonPoint(
-            epsilon=budget,
-            accuracy=share(subject.survivors(subject.pgd_settings(epsilon=budget))),
-        )
-        for budget in budgets
+        EpsilonPoint(epsilon=budget, accuracy=share(at_budget(budget))) for budget in budgets
     ]
     by_steps = [
         StepsPoint(

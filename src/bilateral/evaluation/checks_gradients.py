@@ -11,6 +11,7 @@ from bilateral.evaluation.diagnosis import (
     GradientMagnitude,
     Histogram,
     Reading,
+    Reliability,
     Spread,
     Surface,
 )
@@ -85,11 +86,41 @@ def gradient_magnitude(subject: Subject) -> tuple[list[GradientMagnitude], list[
         for scale, width in (("[0, 1]", 1), ("[-1, 1]", 2), ("[0, 255]", 255))
         for divisor in (float(width**power),)
     ]
-    histograms = [
-        _histogram("log10 of the gradient's l2 norm", norms[norms > 0].log10()),
-        _histogram("gap of the two largest logits", _gaps(subject.clean_logits)),
+    name, moving = "log10 of the gradient's l2 norm", norms > 0
+    together = _histogram(name, norms[moving].log10())
+    apart = [
+        _histogram(f"{name}, {kind} images", norms[moving & which].log10(), together.edges)
+        for kind, which in (("correct", subject.right), ("wrong", ~subject.right))
     ]
-    return rows, histograms
+    gaps = _histogram("gap of the two largest logits", _gaps(subject.clean_logits))
+    return rows, [together, gaps, *apart]
+
+
+def reliability(name: str, logits: Tensor, labels: Tensor, bins: int = 10) -> Reliability:
+    """Confidence against accuracy in bins of equal width (Guo et al. 2017)."""
+    confidence, seen = logits.double().softmax(1).max(1)
+    edges = torch.linspace(0, 1, bins + 1, dtype=torch.float64)
+    place = torch.bucketize(confidence.cpu(), edges[1:-1])
+    images = torch.bincount(place, minlength=bins)
+
+    def mean_of(values: Tensor) -> list[float | None]:
+        totals = torch.bincount(place, values.double().cpu(), minlength=bins)
+        return [float(t / n) if n else None for t, n in zip(totals, images, strict=True)]
+
+    sure, right = mean_of(confidence), mean_of(seen == labels)
+    error = sum(
+        int(count) * abs(told - true)
+        for count, told, true in zip(images, sure, right, strict=True)
+        if told is not None and true is not None
+    )
+    return Reliability(
+        name=name,
+        edges=edges.tolist(),
+        images=images.tolist(),
+        confidence=sure,
+        accuracy=right,
+        expected_calibration_error=error / len(labels),
+    )
 
 
 def loss_surface(subject: Subject, points: int = 11) -> Surface:
@@ -172,6 +203,6 @@ def _spread(values: Tensor) -> Spread:
     return Spread(images=len(values), min=low, mean=mean, max=high)
 
 
-def _histogram(name: str, values: Tensor, bins: int = 30) -> Histogram:
+def _histogram(name: str, values: Tensor, bins: int | list[float] = 30) -> Histogram:
     counts, edges = np.histogram(values.cpu().numpy(), bins)
     return Histogram(name=name, edges=edges.tolist(), counts=counts.tolist())

@@ -71,6 +71,21 @@ class Histogram(Record):
     counts: list[int]
 
 
+class Reliability(Record):
+    """Whether confidence is deserved: images by the model's confidence in the class it sees.
+
+    Bins lie between rising edges, each with its upper edge; one without images has no means. The
+    error is the mean distance of confidence and accuracy, bins weighted by their images.
+    """
+
+    name: str = Field(description="clean, or the attack whose images these are")
+    edges: list[float]
+    images: list[int]
+    confidence: list[float | None]
+    accuracy: list[float | None]
+    expected_calibration_error: float
+
+
 class Surface(Record):
     """Mean cross-entropy over the ball: rows along the gradient's sign, columns a random sign.
 
@@ -114,6 +129,7 @@ class Diagnosis(Record):
     histograms: list[Histogram]
     loss_surface: Surface
     curves: Curves
+    reliability: list[Reliability] = Field(default_factory=list)
     accuracies: dict[str, float]
     images: int
     epsilon: float

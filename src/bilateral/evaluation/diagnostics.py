@@ -25,6 +25,7 @@ from bilateral.evaluation.checks_gradients import (
     gradient_readings,
     loss_surface,
     output_readings,
+    reliability,
 )
 from bilateral.evaluation.diagnosis import Diagnosis, Effort, judge
 from bilateral.evaluation.robustness import check_inputs, noise_keys, weights_digest
@@ -107,6 +108,10 @@ def diagnose(
         histograms=histograms,
         loss_surface=surface,
         curves=drawn,
+        reliability=[
+            reliability("clean", subject.clean_logits, labels),
+            reliability(f"pgd{subject.effort.steps}", subject.logits(subject.pgd_images), labels),
+        ],
         accuracies={
             "clean": share(subject.right),
             "pgd": share(subject.pgd),

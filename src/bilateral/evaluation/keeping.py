@@ -1,4 +1,4 @@
-"""Adversarial images kept on disk: a few for the page, or all of them for a reviewer."""
+"""All adversarial images of an attack kept on disk, for a reviewer; npz files."""
 
 import io
 import json
@@ -8,14 +8,11 @@ from pathlib import Path
 from typing import Any, Self
 
 import numpy as np
-import torch
 from torch import Tensor
 
 from bilateral.errors import UserError
-from bilateral.evaluation.target import Target
 from bilateral.runs import write_atomic
 
-GALLERY_IMAGES = 24
 SAME = ("attack", "epsilon", "weights_digest", "code_digest", "data", "data_digest")
 """What files of adversarial images must agree in to belong together."""
 
@@ -34,53 +31,6 @@ def read_arrays(path: Path) -> dict[str, np.ndarray]:
             return {name: file[name] for name in file.files}
     except Exception as error:  # a flipped byte makes numpy and zipfile raise nearly anything
         raise UserError(f"{path} is damaged: not an npz file ({error})") from None
-
-
-class Gallery:
-    """The first images of each attack before and after, with what the model makes of them."""
-
-    def __init__(self, target: Target, epsilon_text: str, digest: str) -> None:
-        self.target, self.epsilon_text, self.digest = target, epsilon_text, digest
-        self.kept: dict[str, dict[int, tuple[Tensor, Tensor]]] = {}
-
-    def wanted(self, attack: str, numbers: Tensor) -> Tensor:
-        """The places of the images that would be kept, out of a batch."""
-        kept = self.kept.get(attack, {})
-        known = [number in kept for number in numbers.tolist()]
-        room = GALLERY_IMAGES - len(kept)
-        new = [place for place, there in enumerate(known) if not there][:room]
-        return torch.tensor(
-            [*(place for place, there in enumerate(known) if there), *new], dtype=torch.int64
-        )
-
-    def offer(self, attack: str, numbers: Tensor, clean: Tensor, adversarial: Tensor) -> None:
-        """Keep images while there is room, and follow the kept ones through an ensemble."""
-        kept = self.kept.setdefault(attack, {})
-        for place, number in enumerate(numbers.tolist()):
-            if number in kept or len(kept) < GALLERY_IMAGES:
-                kept[number] = (clean[place].cpu(), adversarial[place].cpu())
-
-    def write(self, labels: Tensor) -> None:
-        """Write what was kept, beside what earlier calls left of other attacks."""
-        path = self.target.folder.gallery
-        arrays = read_arrays(path) if path.exists() else {}
-        if str(arrays.get("weights_digest")) != self.digest:
-            arrays = {"weights_digest": np.array(self.digest)}
-        for attack, kept in self.kept.items():
-            if not kept:
-                continue
-            name = f"{attack}@{self.epsilon_text.replace('/', '-')}"
-            numbers = sorted(kept)
-            for place, kind in enumerate(("clean", "adversarial")):
-                images = torch.stack([kept[number][place] for number in numbers])
-                with torch.no_grad():
-                    confidence = self.target.model(images.to(labels.device)).float().softmax(1)
-                arrays[f"{name}/{kind}"] = images.cpu().numpy()
-                arrays[f"{name}/{kind}_confidence"] = confidence.cpu().numpy()
-            arrays[f"{name}/labels"] = labels[numbers].cpu().numpy()
-            arrays[f"{name}/numbers"] = np.array(numbers)
-        if len(arrays) > 1:
-            write_arrays(path, arrays)
 
 
 class AdversarialImages:

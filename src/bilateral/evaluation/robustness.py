@@ -34,11 +34,13 @@ _NOISE = 7
 class Flags(NamedTuple):
     """Which images stayed right, the images tried on them, and what it cost.
 
+    `predictions` are the classes that the float32 model sees on the images tried.
     `distances` are the L2 norms of the perturbations that fooled, of minimum-norm attacks alone;
     infinite where none did.
     """
 
     robust: Tensor
+    predictions: Tensor
     images: Tensor
     seconds: float
     forwards: int
@@ -53,9 +55,14 @@ def noise_keys(numbers: Tensor, seed: int = 0) -> Tensor:
 
 def predictions(model: nn.Module, images: Tensor) -> Tensor:
     """The classes that the float32 model sees."""
+    return float32_logits(model, images).argmax(1)
+
+
+def float32_logits(model: nn.Module, images: Tensor) -> Tensor:
+    """What the model itself makes of images, in eval mode."""
     with untouched(model), torch.no_grad(), exact_float32():
         logits: Tensor = model(images)
-        return logits.argmax(1)
+        return logits
 
 
 def robust_flags(
@@ -78,7 +85,8 @@ def robust_flags(
     if epsilon is None:
         assert not isinstance(settings, CarliniWagner | DeepFool)
         epsilon = settings.epsilon
-    robust = predictions(model, images) == labels
+    seen = predictions(model, images)
+    robust = seen == labels
     distances = torch.where(robust, torch.inf, 0.0)
     forwards, backwards = len(labels), 0
     tried = images.clone()
@@ -93,17 +101,19 @@ def robust_flags(
         clean, truth = images[todo], labels[todo]
         with untouched(stage.model), exact_float32(), autocast(images.device, stage.bfloat16):
             found = perform(stage.model, clean, truth, settings, keys[todo], stage.slack)
-        wrong = predictions(model, found.images) != truth
+        taken_for = predictions(model, found.images)
+        wrong = taken_for != truth
         broken = wrong & inside(found.images, clean, epsilon)
         forwards += found.forwards + len(truth)
         backwards += found.backwards
-        tried[todo], robust[todo] = found.images, ~broken
+        tried[todo], robust[todo], seen[todo] = found.images, ~broken, taken_for
         lengths = (found.images - clean).flatten(1).norm(dim=1)
         distances[todo] = torch.where(wrong, lengths, torch.inf)
         todo = todo[found.fooled & ~wrong]
     synchronise(images.device)
     seconds = time.monotonic() - started
-    return Flags(robust, tried, seconds, forwards, backwards, distances if minimum_norm else None)
+    lengths_found = distances if minimum_norm else None
+    return Flags(robust, seen, tried, seconds, forwards, backwards, lengths_found)
 
 
 def check_inputs(model: nn.Module, images: Tensor, labels: Tensor) -> int:
@@ -146,7 +156,8 @@ def evaluate(
     """Evaluate a model that takes images in [0, 1] and returns logits.
 
     `attacks` are names, in a list or separated by commas. The result has accuracies with
-    intervals, the worst case over all attacks, and a flag per image (`.attacks[name].robust`).
+    intervals, the worst case over all attacks, and for every image a flag and the class seen
+    (`.attacks[name].robust`, `.attacks[name].predictions`).
     Python warnings say what casts doubt on the number; `force` goes on where it would be refused.
     """
     if len(images) != len(labels):
@@ -158,12 +169,12 @@ def evaluate(
         warnings.warn(message, stacklevel=2)
     keys = noise_keys(torch.arange(len(labels), device=device), seed)
     search = prepare_search(model, images)
-    right = torch.cat(
+    seen = torch.cat(
         [
             predictions(model, images[start : start + batch_size])
             for start in range(0, len(labels), batch_size)
         ]
-    ).eq(labels)
+    )
     summaries = {}
     for name in attack_names(attacks if isinstance(attacks, str) else ",".join(attacks)):
         members, flags = attack_members(name, epsilon), {}
@@ -188,7 +199,7 @@ def evaluate(
         search=search.precision,
         classes=[str(number) for number in range(classes)],
         labels=labels.tolist(),
-        clean=right.tolist(),
+        predictions=seen.tolist(),
         attacks=summaries,
         weights_digest=weights_digest(model),
         versions=versions(device),
@@ -203,6 +214,7 @@ def add_flags(flags: MemberFlags, numbers: Tensor, found: Flags) -> None:
     flags.add(
         numbers.tolist(),
         found.robust.tolist(),
+        found.predictions.tolist(),
         distances,
         found.seconds,
         found.forwards,

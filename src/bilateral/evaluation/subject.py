@@ -87,18 +87,25 @@ class Subject:
 
     def survivors(self, settings: AttackSettings, among: Tensor | None = None) -> Tensor:
         """Which of the images, or of those among them, an attack leaves right."""
+        return self.attacked(settings, among)[0]
+
+    def attacked(
+        self, settings: AttackSettings, among: Tensor | None = None
+    ) -> tuple[Tensor, Tensor]:
+        """The survivors of an attack, and the images as it left them."""
         left = (self.right if among is None else among).nonzero().squeeze(1)
-        result = torch.zeros_like(self.right)
+        survives, images = torch.zeros_like(self.right), self.images.clone()
         for part in torch.split(left, self.batch_size):
-            result[part] = robust_flags(
+            found = robust_flags(
                 self.model,
                 self.images[part],
                 self.labels[part],
                 settings,
                 self.keys[part],
                 search=self.search,
-            ).robust
-        return result
+            )
+            survives[part], images[part] = found.robust, found.images
+        return survives, images
 
     @cached_property
     def search(self) -> Search:
@@ -127,9 +134,18 @@ class Subject:
         return self.clean_logits.argmax(1) == self.labels
 
     @cached_property
+    def _under_pgd(self) -> tuple[Tensor, Tensor]:
+        return self.attacked(self.pgd_settings())
+
+    @property
     def pgd(self) -> Tensor:
         """Which images PGD leaves right."""
-        return self.survivors(self.pgd_settings())
+        return self._under_pgd[0]
+
+    @property
+    def pgd_images(self) -> Tensor:
+        """The images as PGD left them; what is wrong without it stays clean."""
+        return self._under_pgd[1]
 
     @cached_property
     def apgd(self) -> Tensor:

@@ -6,7 +6,7 @@ from pathlib import Path
 import torch
 from torch import nn
 
-from bilateral.config import Run
+from bilateral.config import Labels, Run
 from bilateral.data.datasets import Split, load
 from bilateral.errors import UserError
 from bilateral.models import build_model
@@ -26,6 +26,8 @@ class Target:
     data: str
     split: Split
     code_digest: str = ""
+    label_rule: Labels | None = None
+    """How the run that trained the model perturbed labels; none where no run is known."""
 
     @property
     def epsilon(self) -> float:
@@ -47,7 +49,8 @@ def find_target(
         size = image_size or (run.image_size if chosen.startswith("folder:") else None)
         split = load(chosen, "test", image_size=size, seed=run.seed)
         results = RunFolder(Path(out)) if out else folder
-        return Target(name, model, results, chosen, split, _code_digest(run.model))
+        digest = _code_digest(run.model)
+        return Target(name, model, results, chosen, split, digest, run.labels)
     if ":" not in name:
         seeds = sorted(str(path) for path in Path(name).glob("seed*"))
         hint = f"did you mean {seeds[0]}?" if seeds else "file.py:function names your own model"

@@ -45,6 +45,8 @@ def _section(table: PaperTable, rows: Rows) -> str:
 
 def _origin(row: Mapping[str, Any]) -> str:
     seconds = f"{row['train_seconds']:,.0f} s of training"
+    if row.get("jobs", 1) > 1:
+        seconds += f" beside {row['jobs'] - 1} others on the GPU"
     return (
         f"- {row['title']}: {row['device']}, commit {row['commit']}, {seconds}; `{row['command']}`."
     )

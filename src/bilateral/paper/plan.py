@@ -145,12 +145,27 @@ def all_runs(tables: Iterable[PaperTable], choices: Choices) -> dict[str, Run]:
     for table in tables:
         for row in table.rows:
             for run in runs_of(table, row, choices):
-                needed = [run]
-                for column in table.columns:
-                    source = sources_of(row, column, run.seed, choices)
-                    needed += [] if source is None else [source]
-                found |= {f"{run_name(one, choices)}/seed{one.seed}": one for one in needed}
+                found |= _by_folder([run], choices)
+                found |= _by_folder(_sources(table, row, run, choices), choices)
     return found
+
+
+def shared_runs(table: PaperTable, choices: Choices) -> dict[str, Run]:
+    """The models on which the images of rows are made, by folder: no row trains them alone."""
+    found: dict[str, Run] = {}
+    for row in table.rows:
+        for run in runs_of(table, row, choices):
+            found |= _by_folder(_sources(table, row, run, choices), choices)
+    return found
+
+
+def _sources(table: PaperTable, row: Row, run: Run, choices: Choices) -> list[Run]:
+    sources = (sources_of(row, column, run.seed, choices) for column in table.columns)
+    return [source for source in sources if source is not None]
+
+
+def _by_folder(runs: Iterable[Run], choices: Choices) -> dict[str, Run]:
+    return {f"{run_name(run, choices)}/seed{run.seed}": run for run in runs}
 
 
 def is_gradient_table(table: PaperTable) -> bool:

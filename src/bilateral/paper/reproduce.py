@@ -18,7 +18,7 @@ from bilateral.data.datasets import load
 from bilateral.data.device_images import DeviceImages
 from bilateral.data.subsets import balanced_subset, chosen_images
 from bilateral.errors import UserError
-from bilateral.evaluation.campaign import evaluate_target
+from bilateral.evaluation.campaign import evaluate_target, evaluations
 from bilateral.evaluation.checks_gradients import gradient_magnitude
 from bilateral.evaluation.diagnosis import Effort, GradientMagnitude
 from bilateral.evaluation.robustness import noise_keys
@@ -68,16 +68,27 @@ class Reproduction:
 
     def table(self, table: PaperTable) -> list[dict[str, Any]]:
         """Measure the rows of a table one after another; all rows of its file, old ones too."""
-        path = self.results / f"{table.name}.json"
-        rows = read_rows(path)
         for row in table.rows:
-            if row.quoted:
-                continue
-            self.say(f"{table.name}: {row.title}")
-            measured = self._row(table, row)
-            rows = [old for old in rows if _identity(old) != _identity(measured)] + [measured]
-            write_json(path, rows)
-        return rows
+            if not row.quoted:
+                self.say(f"{table.name}: {row.title}")
+                self.keep(table, self._row(table, row))
+        return self.rows(table)
+
+    def rows(self, table: PaperTable) -> list[dict[str, Any]]:
+        """What is measured of a table so far."""
+        return read_rows(self.results / f"{table.name}.json")
+
+    def keep(self, table: PaperTable, measured: dict[str, Any]) -> None:
+        """Write a row in the place of an earlier measurement; columns that it lacks stay.
+
+        They stay only if they are of the same weights.
+        """
+        rows = self.rows(table)
+        for old in rows:
+            if _identity(old) == _identity(measured) and old.get("weights") == measured["weights"]:
+                measured = together(old, measured)
+        others = [old for old in rows if _identity(old) != _identity(measured)]
+        write_json(self.results / f"{table.name}.json", [*others, measured])
 
     def drawing(self, table: PaperTable, rows: Sequence[Mapping[str, Any]]) -> bytes | None:
         """The SVG that belongs to a table, if one does: the figure, or labels by both formulas."""
@@ -105,7 +116,7 @@ class Reproduction:
         by_seed = [self._measure(table, row, run, columns) for run in runs]
         figures = {key: _mean([one[key] for one in by_seed]) for key in by_seed[0]}
         run = runs[0]
-        logs = [self._folder(one).log.read_text().splitlines()[-1] for one in runs]
+        folders = [self._folder(one) for one in runs]
         attacks = {column.measure.name for column in columns if isinstance(column.measure, Attack)}
         return {
             "title": row.title,
@@ -123,7 +134,8 @@ class Reproduction:
             },
             "other": {key: cell for key, cell in figures.items() if key not in attacks},
             "paper": {} if self.choices.quick else printed(table, row),
-            "train_seconds": mean(json.loads(line)["seconds"] for line in logs),
+            "train_seconds": mean(folder.last_record()["seconds"] for folder in folders),
+            "weights": [evaluations(folder).entries[-1].weights_digest for folder in folders],
             "device": versions(self.device)["device"],
             "commit": commit(),
             "command": self.command,
@@ -284,6 +296,18 @@ def commit() -> str:
 def _identity(row: dict[str, Any]) -> tuple[Any, ...]:
     """What makes a row another measurement of the same thing."""
     return tuple(row.get(key) for key in ("title", "recipe", "model", "epochs", "data"))
+
+
+def together(old: dict[str, Any], new: dict[str, Any]) -> dict[str, Any]:
+    """Two measurements of the same models: the columns of both, the newer where both have one."""
+    row = {**old, **new}
+    for group in ("attacks", "other"):
+        row[group] = old[group] | new[group]
+    if new["clean_accuracy"] is None:
+        row["clean_accuracy"] = old["clean_accuracy"]
+    if old["command"] not in new["command"]:
+        row["command"] = f"{old['command']} && {new['command']}"
+    return row
 
 
 def _mean(cells: Sequence[dict[str, Any]]) -> dict[str, Any]:

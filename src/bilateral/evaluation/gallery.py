@@ -1,0 +1,128 @@
+"""`gallery.npz`: a few images of every attack before and after, for the page."""
+
+from typing import Any, NamedTuple
+
+import numpy as np
+import torch
+from torch import Tensor
+
+from bilateral.data.subsets import balanced_subset
+from bilateral.evaluation.keeping import read_arrays, write_arrays
+from bilateral.evaluation.robustness import float32_logits
+from bilateral.evaluation.target import Target
+from bilateral.labels import soft_labels
+from bilateral.results import MemberFlags
+
+GALLERY_IMAGES = 24
+
+
+class Example(NamedTuple):
+    """An image before and after an attack, and the member of it that had the last word."""
+
+    clean: np.ndarray
+    adversarial: np.ndarray
+    member: str
+
+
+class Gallery:
+    """A few images of each attack before and after, with what the model makes of them.
+
+    `numbers` are the same for every attack, however many images are evaluated: a class-balanced
+    subset of all. The file is of one model on one data set; another's takes its place.
+    """
+
+    def __init__(self, target: Target, about: dict[str, Any]) -> None:
+        self.target, self.budget = target, about["epsilon_text"].replace("/", "-")
+        self.labels = target.split.labels
+        self.numbers = frozenset(balanced_subset(self.labels, GALLERY_IMAGES, seed=0).tolist())
+        self.kept: dict[str, dict[int, Example]] = {}
+        self._changed: set[str] = set()
+        own = {key: np.array(about[key]) for key in ("weights_digest", "data_digest")}
+        path = target.folder.gallery
+        stored = read_arrays(path) if path.exists() else {}
+        same = all(str(stored.get(key)) == str(value) for key, value in own.items())
+        self.arrays = stored if same else {**own, "classes": np.array(target.split.classes)}
+
+    def begin(self, attack: str, members: dict[str, MemberFlags]) -> None:
+        """Start from what earlier calls kept of the images whose flags are known.
+
+        An image that a member broke in another attack is that member's example here too.
+        """
+        known = {(number, name) for name, flags in members.items() for number in flags.images}
+        broken: dict[int, str] = {}
+        for name, flags in members.items():
+            for number, robust in zip(flags.images, flags.robust, strict=True):
+                if not robust:
+                    broken.setdefault(number, name)
+        kept = {
+            number: example
+            for number, example in self._stored(attack).items()
+            if (number, example.member) in known
+        }
+        for other in self._attacks():
+            for number, example in self._stored(other).items():
+                if number not in kept and broken.get(number) == example.member:
+                    kept[number] = example
+                    self._changed.add(attack)
+        self.kept[attack] = kept
+
+    def wanted(self, numbers: Tensor) -> Tensor:
+        """The places of the images that are kept, out of a batch."""
+        kept = [place for place, number in enumerate(numbers.tolist()) if number in self.numbers]
+        return torch.tensor(kept, dtype=torch.int64)
+
+    def offer(
+        self, attack: str, member: str, numbers: Tensor, clean: Tensor, adversarial: Tensor
+    ) -> None:
+        """Take the gallery's images out of a batch; a later member replaces an earlier one's."""
+        for place in self.wanted(numbers).tolist():
+            before, after = clean[place].cpu().numpy(), adversarial[place].cpu().numpy()
+            self.kept[attack][int(numbers[place])] = Example(before, after, member)
+            self._changed.add(attack)
+
+    def write(self) -> None:
+        """Write what has changed, beside what is there of other attacks."""
+        if not self._changed:
+            return
+        for attack in sorted(self._changed):
+            if self.kept[attack]:
+                self._describe(attack)
+        self._changed.clear()
+        write_arrays(self.target.folder.gallery, self.arrays)
+
+    def _describe(self, attack: str) -> None:
+        """The arrays of an attack: images, confidences, and the labels that training would fit."""
+        numbers = sorted(self.kept[attack])
+        examples = [self.kept[attack][number] for number in numbers]
+        labels, rule = self.labels[numbers], self.target.label_rule
+        arrays = {
+            "numbers": np.array(numbers),
+            "labels": labels,
+            "members": np.array([example.member for example in examples]),
+            "clean": np.stack([example.clean for example in examples]),
+            "adversarial": np.stack([example.adversarial for example in examples]),
+        }
+        device = next(iter(self.target.model.parameters()), torch.empty(0)).device
+        for kind in ("clean", "adversarial"):
+            images = torch.from_numpy(arrays[kind]).to(device)
+            logits = float32_logits(self.target.model, images).float().cpu()
+            arrays[f"{kind}_confidence"] = logits.softmax(1).numpy()
+            if kind == "clean" and rule is not None:
+                fitted = soft_labels(logits, torch.from_numpy(labels), rule)
+                arrays["training_labels"] = fitted.numpy()
+        name = f"{attack}@{self.budget}"
+        self.arrays |= {f"{name}/{kind}": array for kind, array in arrays.items()}
+
+    def _attacks(self) -> list[str]:
+        """The attacks at this budget of which images are there."""
+        end = f"@{self.budget}/numbers"
+        return [key.removesuffix(end) for key in self.arrays if key.endswith(end)]
+
+    def _stored(self, attack: str) -> dict[int, Example]:
+        """What there is of an attack, by the images' numbers."""
+        name = f"{attack}@{self.budget}"
+        if f"{name}/members" not in self.arrays:
+            return {}
+        rows = (self.arrays[f"{name}/{kind}"] for kind in ("clean", "adversarial", "members"))
+        examples = (Example(clean, after, str(by)) for clean, after, by in zip(*rows, strict=True))
+        return dict(zip(self.arrays[f"{name}/numbers"].tolist(), examples, strict=True))

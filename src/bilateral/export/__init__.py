@@ -1,0 +1,1 @@
+"""The trained model for use elsewhere, without this package, and its model card."""

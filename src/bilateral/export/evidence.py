@@ -1,0 +1,91 @@
+"""What a run folder's files say of its model: training, robustness, verdict; no torch.
+
+Measurements of other weights, or of another version of the model's own code, are left out, and so
+are files that cannot be read; each is told of.
+"""
+
+import json
+from dataclasses import dataclass, field
+from typing import Any
+
+from pydantic import ValidationError
+
+from bilateral.config import Run, first_complaint
+from bilateral.evaluation.diagnosis import Diagnosis
+from bilateral.results import Evaluation, EvaluationFile
+from bilateral.runs import RunFolder
+
+
+@dataclass(frozen=True)
+class Evidence:
+    """What is known of the exported weights; `remarks` are what is missing and why."""
+
+    run: Run
+    versions: dict[str, str] = field(default_factory=dict)
+    last_epoch: dict[str, Any] = field(default_factory=dict)
+    evaluations: tuple[Evaluation, ...] = ()
+    diagnosis: Diagnosis | None = None
+    remarks: tuple[str, ...] = ()
+
+
+def read_evidence(folder: RunFolder, weights_digest: str, code_digest: str = "") -> Evidence:
+    """The folder's measurements of these weights and this code."""
+    remarks: list[str] = []
+    entries = []
+    for entry in _evaluations(folder, remarks):
+        where = f"the evaluation at {entry.epsilon_text} on {entry.images} images of {entry.data}"
+        if entry.weights_digest != weights_digest:
+            remarks.append(f"{where} is of other weights: its figures are not shown")
+        elif entry.code_digest != code_digest:
+            remarks.append(f"{where} is of other code of the model: its figures are not shown")
+        else:
+            entries.append(entry)
+    diagnosis = _diagnosis(folder, remarks)
+    if diagnosis is not None and diagnosis.weights_digest != weights_digest:
+        remarks.append("diagnostics.json is of other weights: its verdict is not shown")
+        diagnosis = None
+    return Evidence(
+        run=folder.read_run(),
+        versions=_versions(folder),
+        last_epoch=_last_epoch(folder),
+        evaluations=tuple(entries),
+        diagnosis=diagnosis,
+        remarks=tuple(remarks),
+    )
+
+
+def _evaluations(folder: RunFolder, remarks: list[str]) -> list[Evaluation]:
+    if not folder.evaluation.exists():
+        remarks.append("bilateral evaluate was not run: there is no evaluation.json")
+        return []
+    try:
+        return EvaluationFile.model_validate_json(folder.evaluation.read_bytes()).entries
+    except ValidationError as error:
+        remarks.append(f"evaluation.json cannot be read ({first_complaint(error)})")
+        return []
+
+
+def _diagnosis(folder: RunFolder, remarks: list[str]) -> Diagnosis | None:
+    if not folder.diagnostics.exists():
+        remarks.append("bilateral diagnose was not run: nothing tried to discredit the figures")
+        return None
+    try:
+        return Diagnosis.model_validate_json(folder.diagnostics.read_bytes())
+    except ValidationError as error:
+        remarks.append(f"diagnostics.json cannot be read ({first_complaint(error)})")
+        return None
+
+
+def _versions(folder: RunFolder) -> dict[str, str]:
+    """Package, torch and device of the training."""
+    found = json.loads(folder.config.read_bytes()).get("versions")
+    if not isinstance(found, dict):
+        return {}
+    return {str(name): str(value) for name, value in found.items()}
+
+
+def _last_epoch(folder: RunFolder) -> dict[str, Any]:
+    try:
+        return folder.last_record()
+    except (ValueError, TypeError, OSError):
+        return {}

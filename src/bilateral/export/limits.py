@@ -1,0 +1,65 @@
+"""The limits of what was measured, in plain words; no torch."""
+
+from bilateral.config import fraction_text
+from bilateral.export.evidence import Evidence
+from bilateral.export.markdown import escaped
+from bilateral.results import Evaluation
+
+STRONGEST = "autoattack"
+
+
+def limits(evidence: Evidence) -> list[str]:
+    """A line each, as Markdown; the gravest first."""
+    entries = evidence.evaluations
+    lines = []
+    if not entries:
+        lines.append(
+            "No robustness of these weights has been measured. Nothing is claimed: take the model "
+            "for not robust until `bilateral evaluate` has been run."
+        )
+    lines += [_strength(entry) for entry in entries]
+    if evidence.diagnosis is not None and evidence.diagnosis.verdict != "holds":
+        lines.append(
+            f"The verdict is {evidence.diagnosis.verdict}: stronger attacks may leave less than "
+            "the table says."
+        )
+    lines += [f"{escaped(remark)}." for remark in evidence.remarks]
+    if evidence.run.method == "undefended":
+        lines.append("It was trained on clean images alone: it is a twin to compare with.")
+    else:
+        budget = fraction_text(evidence.run.adversary.epsilon)
+        lines.append(f"It was trained against perturbations of at most {budget} (L-inf).")
+    if entries:
+        lines.append(f"Threat model measured: {_threat_models(entries)}.")
+    lines += [
+        "Not measured: larger budgets, other norms than those named, patches, rotations and other "
+        "geometric changes, blur, noise and other corruptions, other data sets, training data "
+        "that somebody tampered with.",
+        "Attacks give upper bounds: a stronger attack can only lower them, and none of this is a "
+        "proof.",
+    ]
+    return lines
+
+
+def _strength(entry: Evaluation) -> str:
+    where = f"at {escaped(entry.epsilon_text)} on {entry.images:,} images of {escaped(entry.data)}"
+    if STRONGEST in entry.attacks:
+        return f"AutoAttack was run {where}; the worst case includes it."
+    if not entry.attacks:
+        return f"No attack was run {where}: the figures are of clean images."
+    return (
+        f"AutoAttack was not run {where}: the figures are upper bounds by weaker attacks, and "
+        "models that such attacks found robust have lost half of it to AutoAttack."
+    )
+
+
+def _threat_models(entries: tuple[Evaluation, ...]) -> str:
+    """An attacker who knows everything, by norm and budget."""
+    budgets = dict.fromkeys(entry.epsilon_text for entry in entries if entry.attacks)
+    kinds = [f"each pixel by at most {escaped(text)} (L-inf)" for text in budgets]
+    attacks = [attack for entry in entries for attack in entry.attacks.values()]
+    radii = dict.fromkeys(radius for attack in attacks for radius in attack.accuracy_at_radius)
+    kinds += [f"the whole image by at most {escaped(radius)} (L2)" for radius in radii]
+    if not kinds:
+        return "none, clean images only"
+    return "an attacker who knows the model and changes " + ", or ".join(kinds)

@@ -1,0 +1,241 @@
+"""`MODEL_CARD.md`: what the model is for, what was measured of it, and what was not; no torch."""
+
+import json
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import bilateral
+from bilateral.config import Run, differences, fraction_text
+from bilateral.data.datasets import DATASETS
+from bilateral.export.evidence import Evidence
+from bilateral.export.files import ExportedFile
+from bilateral.export.formats import FORMATS
+from bilateral.export.limits import limits
+from bilateral.export.markdown import block, escaped, table
+from bilateral.models import model_entry
+from bilateral.paper.recipes import RECIPES
+from bilateral.results import Evaluation, Interval, wilson_interval
+from bilateral.tables import percent
+
+_SHOWN_CLASSES = 100
+
+
+@dataclass(frozen=True)
+class Subject:
+    """The exported model; `about` is what its weights' file says of it."""
+
+    about: dict[str, Any]
+    parameters: int
+    weights_digest: str
+
+    @property
+    def shape(self) -> tuple[int, ...]:
+        """Channels, height and width of an image."""
+        return (self.about["channels"], *self.about["image_size"])
+
+
+def model_card(subject: Subject, evidence: Evidence, files: Sequence[ExportedFile]) -> str:
+    """The card as Markdown."""
+    run = evidence.run
+    sections = {
+        "Files": _files(subject, files),
+        "Intended use": _intended_use(subject, run),
+        "Data": _data(subject, run),
+        "Recipe": _recipe(run),
+        "Architecture": _architecture(subject, run),
+        "Training": _training(evidence),
+        "Measured robustness": _robustness(evidence),
+        "Verdict": _verdict(evidence),
+        "Limits": "\n".join(f"- {line}" for line in limits(evidence)),
+    }
+    parts = [f"# Model card: {escaped(run.recipe)}, {escaped(run.model)}"]
+    parts += [f"## {title}\n\n{text}" for title, text in sections.items()]
+    return "\n\n".join(parts) + "\n"
+
+
+def _files(subject: Subject, files: Sequence[ExportedFile]) -> str:
+    rows = [[file.name, f"{file.bytes:,}", file.sha256] for file in files]
+    parts = [table(["file", "bytes", "SHA-256"], rows)]
+    for name in dict.fromkeys(file.format for file in files):
+        of_format = [file for file in files if file.format == name]
+        parts.append(_format(subject, name, of_format))
+    return "\n\n".join(parts)
+
+
+def _format(subject: Subject, name: str, files: Sequence[ExportedFile]) -> str:
+    """What a format is, how it was checked, and how it is loaded."""
+    entry, first = FORMATS[name], files[0]
+    if "model.py" in entry.files and "model.py" not in [file.name for file in files]:
+        model = escaped(subject.about["model"])
+        return (
+            f"`{name}`: the weights alone. The network's code is {model} and must be there to "
+            "load them; the other formats hold code and weights."
+        )
+    checked = (
+        f"Loaded again after writing, its logits differ from the run's own by at most "
+        f"{first.largest_difference:.1e} on {first.images} images ({escaped(first.images_from)})."
+    )
+    code = block(entry.loading_for(subject.shape), "python")
+    return f"`{name}`: {entry.summary}; loading it needs {entry.needs}. {checked}\n\n{code}"
+
+
+def _intended_use(subject: Subject, run: Run) -> str:
+    channels, height, width = subject.shape
+    return (
+        "Research on adversarial robustness: as a baseline, as a target for new attacks, as a "
+        f"source of transfer attacks. It sorts images like those of {escaped(run.data.name)} into "
+        f"{len(subject.about['classes'])} classes and knows no others.\n\n"
+        f"Input: float32 images in [0, 1], shape (N, {channels}, {height}, {width}); the "
+        "normalisation is inside. Output: logits, one for each class in the order below.\n\n"
+        "Not meant for decisions about people, nor for any use where a wrong class does harm: "
+        "every robustness figure below is for one kind of small perturbation only."
+    )
+
+
+def _data(subject: Subject, run: Run) -> str:
+    names = subject.about["classes"]
+    shown = ", ".join(escaped(str(name)) for name in names[:_SHOWN_CLASSES])
+    if len(names) > _SHOWN_CLASSES:
+        shown += f" and {len(names) - _SHOWN_CLASSES} more (all are in the exported file)"
+    known = DATASETS.get(run.data.name)
+    amount = run.data.images_per_class
+    lines = [
+        f"Data set: {escaped(run.data.name)}" + (f" ({escaped(known.summary)})" if known else ""),
+        f"Training images: {'all' if amount is None else f'{amount} of each class'}",
+        f"Augmentation: {run.data.augment}",
+        f"Classes, in the order of the logits: {shown}",
+    ]
+    return "\n".join(f"- {line}" for line in lines)
+
+
+def _recipe(run: Run) -> str:
+    adversary, labels, optimiser = run.adversary, run.labels, run.optimiser
+    rows = [["recipe", run.recipe], ["method", run.method]]
+    if run.method != "undefended":
+        rows += [
+            ["training budget (L-inf)", fraction_text(adversary.epsilon)],
+            ["attack steps", f"{adversary.steps} of {fraction_text(adversary.step_size)}"],
+            ["random start", "yes" if adversary.random_start else "no"],
+            ["attack target", adversary.target],
+        ]
+    if run.method == "adversarial":
+        ratio = "classes - 1" if labels.ratio is None else f"{labels.ratio:g}"
+        rows.append(["labels", f"{labels.rule}, ratio {ratio}"])
+    rows += [
+        ["epochs", str(run.epochs)],
+        ["batch size", str(optimiser.batch_size)],
+        ["learning rate", f"{optimiser.learning_rate:g}, {optimiser.schedule}"],
+        ["weight averaging", "none" if run.averaging is None else f"{run.averaging:g}"],
+        ["seed", str(run.seed)],
+    ]
+    parts = [table(["setting", "value"], rows)]
+    if run.recipe in RECIPES and (changed := differences(RECIPES[run.recipe].run, run)):
+        parts.append("Differs from the recipe of that name in: " + escaped("; ".join(changed)))
+    parts.append(
+        "To train it again, save the following as `config.json` and give it to the package "
+        "(its paths, if it has some, are those of the machine it was trained on)."
+    )
+    parts.append(block("bilateral train config.json --out again", "console"))
+    parts.append(block(json.dumps({"run": run.model_dump(mode="json")}, indent=1), "json"))
+    return "\n\n".join(parts)
+
+
+def _architecture(subject: Subject, run: Run) -> str:
+    about = subject.about
+    outside = ":" in run.model
+    what = "code from outside this package" if outside else model_entry(run.model).summary
+    normalisation = about.get("normalisation")
+    if normalisation:
+        inside = f"(images - {normalisation['mean']}) / {normalisation['std']}"
+    else:
+        inside = "whatever the model's own code does"
+    lines = [
+        f"Network: {escaped(run.model)} ({escaped(what)})",
+        f"Parameters: {subject.parameters:,}, float32",
+        f"Normalisation, inside the model: {escaped(inside)}",
+        f"Weights: {'averaged' if run.averaging else 'those of the last step'}, with their own "
+        "batch-norm statistics",
+        f"Digest of the weights: {subject.weights_digest}",
+    ]
+    return "\n".join(f"- {line}" for line in lines)
+
+
+def _training(evidence: Evidence) -> str:
+    last, versions = evidence.last_epoch, evidence.versions
+    lines = [
+        f"Device: {escaped(versions.get('device', 'not recorded'))}",
+        f"Versions: bilateral {escaped(versions.get('bilateral', 'not recorded'))}, "
+        f"torch {escaped(versions.get('torch', 'not recorded'))}; "
+        f"exported by bilateral {bilateral.__version__}",
+    ]
+    readings = {
+        "Epochs": ("epoch", "{:,}"),
+        "Training time (s), without checks": ("seconds", "{:,.0f}"),
+        "Loss in the last epoch": ("loss", "{:.4f}"),
+        "Accuracy on clean training images in the last epoch": ("clean_accuracy", "{:.1%}"),
+        "Accuracy on adversarial ones": ("adversarial_accuracy", "{:.1%}"),
+    }
+    for title, (name, form) in readings.items():
+        value = last.get(name)
+        if isinstance(value, int | float):
+            lines.append(f"{title}: {form.format(value)}")
+    if not last:
+        lines.append("The log of the epochs is missing or cannot be read")
+    return "\n".join(f"- {line}" for line in lines)
+
+
+def _robustness(evidence: Evidence) -> str:
+    if not evidence.evaluations:
+        return "Not measured: no figure here is of these weights."
+    rows = [row for entry in evidence.evaluations for row in _rows(entry)]
+    head = ["data", "attack", "budget", "images", "accuracy (%)", "95 % interval"]
+    return (
+        "Accuracies on test images, in per cent with 95 % Wilson intervals. An image counts as "
+        "broken if any tested point fools the float32 model; the worst case counts it as broken "
+        "if any of the attacks does.\n\n" + table(head, rows)
+    )
+
+
+def _rows(entry: Evaluation) -> list[list[str]]:
+    budget = f"{entry.epsilon_text} L-inf"
+    lines: list[tuple[str, str, int, float, Interval]] = [
+        ("clean", "", entry.images, entry.clean_accuracy, entry.clean_interval)
+    ]
+    for name, attack in entry.attacks.items():
+        lines.append((name, budget, attack.images, attack.accuracy, attack.interval))
+        # Attacks that seek the smallest L2 change say more than what they do within the budget.
+        for radius, accuracy in attack.accuracy_at_radius.items():
+            interval = wilson_interval(round(accuracy * attack.images), attack.images)
+            lines.append((name, f"{radius} L2", attack.images, accuracy, interval))
+    worst = (entry.images, entry.worst_case_accuracy, entry.worst_case_interval)
+    lines.append(("worst case", budget, *worst))
+    return [
+        [
+            entry.data,
+            name,
+            allowed,
+            f"{images:,}",
+            percent(accuracy),
+            f"{percent(interval[0])} to {percent(interval[1])}",
+        ]
+        for name, allowed, images, accuracy, interval in lines
+    ]
+
+
+def _verdict(evidence: Evidence) -> str:
+    diagnosis = evidence.diagnosis
+    if diagnosis is None:
+        return "None: there is no diagnosis of these weights (see the limits)."
+    meaning = {
+        "holds": "no check of `bilateral diagnose` discredits the figures",
+        "suspect": "some checks of `bilateral diagnose` give reason for doubt",
+        "masked": "gradients are masked: the figures of gradient attacks are not to be believed",
+    }[diagnosis.verdict]
+    lines = [
+        f"**{diagnosis.verdict}**: {meaning} (at {escaped(diagnosis.epsilon_text)} on "
+        f"{diagnosis.images:,} images)."
+    ]
+    if diagnosis.reasons:
+        lines.append("\n".join(f"- {escaped(reason)}" for reason in diagnosis.reasons))
+    return "\n\n".join(lines)

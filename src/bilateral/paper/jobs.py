@@ -1,0 +1,117 @@
+"""The models and rows of a table side by side: each is a `bilateral` command of its own.
+
+A network of CIFAR's size leaves much of a large GPU idle, so several at once finish sooner.
+"""
+
+import json
+import subprocess
+import sys
+import tempfile
+import time
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from pathlib import Path
+from typing import IO, Any
+
+from bilateral.config import Machine, Run
+from bilateral.errors import Interrupted, TrainingError, UserError
+from bilateral.runtime import StopRequest
+
+Words = Sequence[str]
+
+
+def train_together(
+    runs: Mapping[str, Run], out: Path, device: Words, machine: Machine, jobs: int
+) -> None:
+    """Train runs into `<out>/<folder>/`, by folder, so many at a time."""
+    with tempfile.TemporaryDirectory() as folder:
+        commands = {}
+        for place, (name, run) in enumerate(runs.items()):
+            config = Path(folder) / f"{place}.json"
+            config.write_text(json.dumps({"run": run.model_dump(mode="json")}))
+            words = ["train", str(config), "--out", str(out), "--name", name.rpartition("/")[0]]
+            commands[name] = [*words, *device, *machine_words(machine), "--quiet"]
+        run_together(commands, jobs)
+
+
+def rows_together(
+    table: str, titles: Iterable[str], words: Words, jobs: int, keep: Callable[[Any], None]
+) -> None:
+    """Measure rows of a table, so many at a time; each is kept as soon as it is there.
+
+    `words` are the options of `bilateral reproduce` that all rows have in common.
+    """
+    with tempfile.TemporaryDirectory() as folder:
+        places = {title: Path(folder) / str(place) for place, title in enumerate(titles)}
+
+        def measured(title: str) -> None:
+            (row,) = json.loads((places[title] / f"{table}.json").read_text())
+            keep(row)
+
+        commands = {
+            title: ["reproduce", table, "--rows", title, "--results", str(place), *words, "--quiet"]
+            for title, place in places.items()
+        }
+        run_together(commands, jobs, measured)
+
+
+def machine_words(machine: Machine) -> list[str]:
+    """The options of the command line that give a machine's settings."""
+    words = []
+    for name, value in machine.model_dump(exclude_defaults=True).items():
+        option = f"--machine.{name.replace('_', '-')}"
+        words += [option] if value is True else [option, str(value)]
+    return words
+
+
+def run_together(
+    commands: Mapping[str, Words], jobs: int, done: Callable[[str], None] = lambda _: None
+) -> None:
+    """Run `bilateral` commands, so many at a time.
+
+    Where one fails, or a signal comes, the others are asked to stop and save what they have.
+    """
+    left, running = list(commands), dict[str, tuple[subprocess.Popen[bytes], IO[bytes]]]()
+    stop = StopRequest()
+    try:
+        with stop.listening():
+            while (left or running) and stop.number is None:
+                while left and len(running) < jobs:
+                    name = left.pop(0)
+                    running[name] = _started(commands[name])
+                time.sleep(0.1)
+                ended = [name for name, (child, _) in running.items() if child.poll() is not None]
+                for name in ended:
+                    child, said = running.pop(name)
+                    _check(name, child, said)
+                    done(name)
+    finally:
+        for child, _ in running.values():
+            child.terminate()
+        for child, said in running.values():
+            child.wait()
+            said.close()
+    if stop.number is not None:
+        raise Interrupted(stop.number)
+
+
+def _started(words: Words) -> tuple[subprocess.Popen[bytes], IO[bytes]]:
+    """A command, and what it says; in a session of its own, so that Ctrl-C comes to us alone."""
+    said = tempfile.TemporaryFile()  # noqa: SIM115 - closed when the command has ended
+    child = subprocess.Popen(
+        [sys.executable, "-m", "bilateral", *words],
+        stdout=subprocess.DEVNULL,
+        stderr=said,
+        start_new_session=True,
+    )
+    return child, said
+
+
+def _check(name: str, child: "subprocess.Popen[bytes]", said: IO[bytes]) -> None:
+    """Tell of a command that failed in its own words."""
+    with said:
+        said.seek(0)
+        lines = said.read().decode(errors="replace").strip().splitlines()
+    if child.returncode == 2:
+        raise UserError(f"{name}: {lines[-1].removeprefix('bilateral: ') if lines else 'refused'}")
+    if child.returncode:
+        raise TrainingError("\n".join([*lines, f"{name} ended with status {child.returncode}"]))
