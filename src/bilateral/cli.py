@@ -1,9 +1,13 @@
 """The command `bilateral`: finds the command's module and turns what it raises into exit codes."""
 
 import os
+import signal
 import sys
-from collections.abc import Sequence
+import threading
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
 from importlib import import_module
+from types import FrameType
 
 import bilateral
 from bilateral.errors import Interrupted, TrainingError, UserError, unknown
@@ -20,7 +24,8 @@ def main(arguments: Sequence[str] | None = None) -> int:
     """Run a command and return its exit code."""
     words = list(sys.argv[1:] if arguments is None else arguments)
     try:
-        return _run(words)
+        with _terminable():
+            return _run(words)
     except UserError as error:
         print(f"bilateral: {' '.join(str(error).split())}", file=sys.stderr)
         return 2
@@ -41,6 +46,23 @@ def main(arguments: Sequence[str] | None = None) -> int:
     except Interrupted as error:
         print(f"bilateral: {error}; the same command goes on from here", file=sys.stderr)
         return 128 + error.number
+
+
+@contextmanager
+def _terminable() -> Iterator[None]:
+    """SIGTERM as an exception, so that temporary files are removed on the way out."""
+
+    def asked(number: int, frame: FrameType | None) -> None:
+        raise Interrupted(number)
+
+    if threading.current_thread() is not threading.main_thread():
+        yield
+        return
+    before = signal.signal(signal.SIGTERM, asked)
+    try:
+        yield
+    finally:
+        signal.signal(signal.SIGTERM, before)
 
 
 def _run(words: list[str]) -> int:

@@ -4,6 +4,8 @@ Every setting of the method, the attacks and the training is a field here, froze
 a recipe is such a value, `config.json` holds it, and the command line overrides its fields.
 """
 
+import hashlib
+import json
 import math
 import re
 from typing import Annotated, Any, Literal, Self
@@ -290,6 +292,15 @@ def differences(one: Settings, other: Settings) -> list[str]:
         for key in before | after
         if before.get(key) != after.get(key)
     ]
+
+
+def config_digest(run: Run) -> str:
+    """SHA-256 of what a run computes, for every file that holds a measurement of it.
+
+    How often a checkpoint is written is no part of it.
+    """
+    said = run.model_dump(mode="json", exclude={"checkpoint_seconds"})
+    return hashlib.sha256(json.dumps(said, sort_keys=True).encode()).hexdigest()
 
 
 def run_from_json(text: str | bytes, source: str) -> Run:

@@ -6,14 +6,16 @@ The process group is torch's own. What is said and written comes from the first 
 import gc
 import os
 from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass
+from pathlib import Path
 from typing import Any
 
 import torch
 from torch import Tensor, distributed
 
 from bilateral.errors import UserError
+from bilateral.storage import writing_to
 
 
 @dataclass(frozen=True)
@@ -55,6 +57,24 @@ class Processes:
         agreed = torch.tensor(numbers)
         distributed.all_reduce(agreed, distributed.ReduceOp.MAX, group=self.host_group)
         return [int(number) for number in agreed]
+
+    @contextmanager
+    def writing_to(self, folder: Path) -> Iterator[None]:
+        """The lock of a folder, taken by the first process; where it is refused, to all."""
+        if self.world == 1:
+            with writing_to(folder):
+                yield
+            return
+        with ExitStack() as stack:
+            refusal = ""
+            if self.first:
+                try:
+                    stack.enter_context(writing_to(folder))
+                except (UserError, OSError) as error:
+                    refusal = str(error)
+            if told := self.gather(refusal)[0]:
+                raise UserError(told)
+            yield
 
     def gather(self, value: Any) -> list[Any]:
         """What every process has, in the order of their ranks, for all of them."""

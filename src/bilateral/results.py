@@ -97,6 +97,7 @@ class AttackFile(Record):
     data: str
     data_digest: str
     code_digest: str = ""
+    config_digest: str = ""
     search: str
     weights_digest: str
     versions: dict[str, str]
@@ -164,6 +165,7 @@ class Evaluation(Record):
     data: str
     data_digest: str
     code_digest: str = ""
+    config_digest: str = Field("", description="of the run; empty where none is known")
     search: str = Field(description="precision of the search; what counts is float32 always")
     clean_accuracy: float
     clean_interval: Interval
@@ -290,6 +292,7 @@ def summarise(
     data: str,
     data_digest: str,
     code_digest: str = "",
+    config_digest: str = "",
     search: str,
     classes: Sequence[str],
     labels: Sequence[int],
@@ -334,6 +337,7 @@ def summarise(
         data=data,
         data_digest=data_digest,
         code_digest=code_digest,
+        config_digest=config_digest,
         search=search,
         clean_accuracy=sum(clean) / len(labels),
         clean_interval=wilson_interval(sum(clean), len(labels)),

@@ -1,37 +1,15 @@
-"""The run folder: what lies where, and writes that are whole or not there; no torch."""
+"""The run folder: what lies where, and the log that is cut back to the checkpoint; no torch."""
 
 import json
-import os
-import tempfile
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
 from bilateral.config import Run, differences, run_from_json
 from bilateral.errors import UserError
+from bilateral.storage import append_line, write_atomic, write_json
 
-
-def write_atomic(path: Path, content: bytes) -> None:
-    """Write to a temporary name beside `path`, flush to disk, rename."""
-    path.parent.mkdir(parents=True, exist_ok=True)
-    handle, temporary = tempfile.mkstemp(dir=path.parent, prefix=f".{path.name}.", suffix=".tmp")
-    try:
-        umask = os.umask(0)
-        os.umask(umask)
-        os.fchmod(handle, 0o666 & ~umask)  # mkstemp's own mode would hide results from colleagues
-        with os.fdopen(handle, "wb") as file:
-            file.write(content)
-            file.flush()
-            os.fsync(file.fileno())
-        Path(temporary).replace(path)
-    except BaseException:
-        Path(temporary).unlink(missing_ok=True)
-        raise
-
-
-def write_json(path: Path, value: Any) -> None:
-    """A JSON file, written whole."""
-    write_atomic(path, (json.dumps(value, indent=1, allow_nan=False) + "\n").encode())
+__all__ = ["RunFolder", "safe_name", "write_atomic", "write_json"]
 
 
 @dataclass(frozen=True)
@@ -131,8 +109,7 @@ class RunFolder:
 
     def append_log(self, record: dict[str, Any]) -> None:
         """One more epoch in the log."""
-        with self.log.open("a", encoding="utf-8") as file:
-            file.write(json.dumps(record, allow_nan=False) + "\n")
+        append_line(self.log, json.dumps(record, allow_nan=False))
 
 
 def safe_name(text: str) -> str:

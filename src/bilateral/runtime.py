@@ -2,9 +2,8 @@
 
 import os
 import signal
-import sys
 from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from types import FrameType
 from typing import cast
 
@@ -126,7 +125,10 @@ class StopRequest:
             if self.number is not None:
                 raise KeyboardInterrupt
             self.number = number
-            print("stopping after this step; once more stops at once", file=sys.stderr)
+            # Not by print: the signal may have come in the middle of one, and a closed standard
+            # error would end the work where it stands.
+            with suppress(OSError):
+                os.write(2, b"stopping after this step; once more stops at once\n")
 
         before = {
             number: signal.signal(number, asked) for number in (signal.SIGINT, signal.SIGTERM)

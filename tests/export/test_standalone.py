@@ -83,5 +83,6 @@ def test_load_builds_it_with_its_classes_and_channels(tmp_path, run):
     loaded = module.load(tmp_path / "any.safetensors")
     images = torch.rand(2, 2, 9, 9)
     assert not loaded.training and torch.equal(loaded(images), network(images))
-    assert module.about(tmp_path / "any.safetensors") == {"classes": list("abcdefg")}
+    about = module.about(tmp_path / "any.safetensors")
+    assert about["classes"] == list("abcdefg") and set(about) == {"classes", "sha256"}
     assert module.WEIGHTS.name == "model.safetensors"

@@ -167,10 +167,41 @@ def test_a_newer_schema_is_told_and_shown(folder):
     assert headline(gather([str(folder)])[0]).autoattack.accuracy == 0.6375
 
 
-def test_other_weights_are_noticed(folder):
+def test_diagnostics_of_other_weights_are_left_out(folder):
     diagnosis = json.loads((folder / "diagnostics.json").read_text())
     (folder / "diagnostics.json").write_text(json.dumps(diagnosis | {"weights_digest": "x"}))
     assert "other weights" in gaps(folder)["diagnostics.json"].problem
+    (files,) = gather([str(folder)])
+    assert headline(files).verdict is None and not files.curves
+
+
+def test_results_of_different_weights_are_never_under_one_name(folder):
+    """The model was trained again: what the older one was worth is not on the page."""
+    path, flags = folder / "evaluation.json", folder / "attacks" / "square@40-255.json"
+    file = json.loads(path.read_text())
+    (last,) = file["entries"]
+    older = last | {"weights_digest": "older", "epsilon_text": "16/255", "clean_accuracy": 0.123}
+    path.write_text(json.dumps(file | {"entries": [older, last]}))
+    old_flags = json.loads(next((folder / "attacks").glob("*.json")).read_text())
+    old_flags |= {"weights_digest": "older", "attack": "square", "accuracy": 0.0321}
+    flags.write_text(json.dumps(old_flags))
+    with np.load(folder / "gallery.npz") as stored:
+        arrays = {**stored, "weights_digest": np.array("older")}
+    np.savez(folder / "gallery.npz", **arrays)
+    (files,) = gather([str(folder)])
+    assert [one["clean_accuracy"] for one in files.entries] == [last["clean_accuracy"]]
+    assert "square" not in {one["attack"] for one in files.attacks} and not files.gallery
+    left_out = [gap.file for gap in files.gaps if "other weights" in gap.problem]
+    assert left_out == [
+        "evaluation.json (digits at 16/255)",
+        "attacks/ (square at 40/255)",
+        "gallery.npz",
+    ]
+    assert "16/255" not in {one.epsilon_text for one in attack_measures(files)}
+    assert "attacks/ (square at 40/255)" in render([files])
+    path.write_text(json.dumps(file | {"entries": []}))  # then the diagnosis says whose page it is
+    (files,) = gather([str(folder)])
+    assert files.attacks and "square" not in {one["attack"] for one in files.attacks}
 
 
 def test_a_gallery_of_which_one_array_is_damaged(folder):

@@ -9,7 +9,8 @@ import tyro
 from bilateral.arguments import budget, parse
 from bilateral.commands.printing import print_json
 from bilateral.evaluation.diagnosis import Diagnosis, Effort
-from bilateral.runs import RunFolder, write_json
+from bilateral.runs import RunFolder
+from bilateral.storage import write_json, writing_to
 from bilateral.tables import Format, Table, render
 
 
@@ -80,16 +81,18 @@ def diagnose_target(options: Options) -> Diagnosis:
     ]
     campaign = Campaign(found, epsilon or found.epsilon, options.images, place)
     numbers = campaign.chosen()
-    result = diagnose(
-        found.model,
-        campaign.images_of(numbers),
-        campaign.labels[numbers],
-        campaign.epsilon,
-        sources=models,
-        effort=options.effort,
-        progress=lambda stage, done, total: console.print(f"{done}/{total} {stage}"),
-    )
-    write(found.folder, result)
+    with writing_to(found.folder.path):
+        result = diagnose(
+            found.model,
+            campaign.images_of(numbers),
+            campaign.labels[numbers],
+            campaign.epsilon,
+            sources=models,
+            effort=options.effort,
+            progress=lambda stage, done, total: console.print(f"{done}/{total} {stage}"),
+        )
+        result.config_digest = found.config_digest
+        write(found.folder, result)
     return result
 
 

@@ -150,8 +150,8 @@ def reproduce(
     from bilateral.paper.cost import costs
     from bilateral.paper.reproduce import Reproduction
     from bilateral.paper.side_by_side import side_by_side
-    from bilateral.runs import write_atomic
     from bilateral.runtime import choose_device
+    from bilateral.storage import write_atomic
 
     console = Console(stderr=True, quiet=options.quiet, highlight=False, soft_wrap=True)
     place = choose_device(options.device)
@@ -180,10 +180,11 @@ def reproduce(
             found[table.name] = work.table(table)
         shown = side_by_side(TABLES[table.name], found[table.name], choices)
         text = f"# {table.title}\n\n{render(shown, 'markdown')}\n"
-        write_atomic(results / f"{table.name}.md", text.encode())
         drawing = work.drawing(table, found[table.name])
-        if drawing is not None:
-            write_atomic(results / f"{table.name}.svg", drawing)
+        with work.writing():
+            write_atomic(results / f"{table.name}.md", text.encode())
+            if drawing is not None:
+                write_atomic(results / f"{table.name}.svg", drawing)
         if not options.json:
             print(f"{table.name}: {table.title} ({table.where})")
             print(render(shown, options.format) + "\n", flush=True)

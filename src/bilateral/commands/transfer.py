@@ -79,8 +79,8 @@ def transfer_runs(options: Options) -> "Transfer":
 
     from bilateral.evaluation.target import find_target
     from bilateral.evaluation.transfer import transfer_between
-    from bilateral.runs import write_json
     from bilateral.runtime import choose_device, limit_threads
+    from bilateral.storage import write_json, writing_to
 
     place = choose_device(options.device)
     spelled: dict[str, str] = {}
@@ -97,20 +97,23 @@ def transfer_runs(options: Options) -> "Transfer":
 
     first = models[named[0]]
     limit_threads(place, first.split.image_values)
-    found = transfer_between(
-        {name: models[name] for name in named[: len(sources)]},
-        {name: models[name] for name in named[len(sources) :]},
-        names,
-        epsilon or first.epsilon,
-        options.images,
-        place,
-        batch_size=options.batch_size,
-        folder=Path(options.out),
-        shown=shown,
-        warn=print_warning,
-        force=options.force,
-    )
-    write_json(Path(options.out) / "transfer.json", found.model_dump(mode="json", by_alias=True))
+    with writing_to(Path(options.out)):
+        found = transfer_between(
+            {name: models[name] for name in named[: len(sources)]},
+            {name: models[name] for name in named[len(sources) :]},
+            names,
+            epsilon or first.epsilon,
+            options.images,
+            place,
+            batch_size=options.batch_size,
+            folder=Path(options.out),
+            shown=shown,
+            warn=print_warning,
+            force=options.force,
+        )
+        write_json(
+            Path(options.out) / "transfer.json", found.model_dump(mode="json", by_alias=True)
+        )
     return found
 
 

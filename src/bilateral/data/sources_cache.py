@@ -29,9 +29,10 @@ from bilateral.data.datasets_entry import (
 )
 from bilateral.data.readers import Arrays
 from bilateral.errors import UserError
+from bilateral.locks import locked
 
-if sys.platform != "win32":
-    import fcntl
+WAIT_SECONDS = 3600.0
+"""For another process to bring the same data set."""
 
 
 def cache_folder() -> Path:
@@ -100,15 +101,30 @@ def workplace(root: Path, name: str) -> Iterator[Path]:
 
     What a killed fetch left behind is removed first: whoever has the lock owns all of it.
     """
-    root.mkdir(parents=True, exist_ok=True)
-    prefix = f".{name}-partial-"
-    with (root / f".{name}.lock").open("w") as lock:
-        if sys.platform != "win32":
-            fcntl.flock(lock, fcntl.LOCK_EX)
-        for left_over in root.glob(f"{prefix}*"):
+    with locked(_lock(root, name), f"{name} in {root}", WAIT_SECONDS):
+        for left_over in _left_overs(root, name):
             shutil.rmtree(left_over, ignore_errors=True)
-        with tempfile.TemporaryDirectory(prefix=prefix, dir=root) as folder:
+        with tempfile.TemporaryDirectory(prefix=_partial(name), dir=root) as folder:
             yield Path(folder)
+
+
+def tidy(root: Path, name: str) -> None:
+    """Remove what a killed fetch left beside a data set that is whole."""
+    if _lock(root, name).exists() or _left_overs(root, name):
+        with contextlib.suppress(UserError, OSError), workplace(root, name):
+            pass
+
+
+def _lock(root: Path, name: str) -> Path:
+    return root / f".{name}.lock"
+
+
+def _partial(name: str) -> str:
+    return f".{name}-partial-"
+
+
+def _left_overs(root: Path, name: str) -> list[Path]:
+    return list(root.glob(f"{_partial(name)}*"))
 
 
 def store(root: Path, entry: DatasetEntry, arrays: Arrays, source: str, work: Path) -> Path:

@@ -83,6 +83,7 @@ class Campaign:
             "data": target.data,
             "data_digest": data_digest(target.split),
             "code_digest": target.code_digest,
+            "config_digest": target.config_digest,
             "search": self.search.precision,
             "weights_digest": self.digest,
             "versions": versions(device),
@@ -288,8 +289,8 @@ def evaluate_target(
     clean = campaign.clean_predictions()
     stop = StopRequest()
     summaries = {}
-    gallery = Gallery(target, campaign.common)
-    with stop.listening():
+    with campaign.processes.writing_to(target.folder.path), stop.listening():
+        gallery = Gallery(target, campaign.common)
         for name in names:
             adversarial = None
             if save_adversarial:
@@ -299,7 +300,7 @@ def evaluate_target(
             summaries[name] = summarise_members(file.members, campaign.numbers.tolist())
             if campaign.processes.first and adversarial is not None:
                 adversarial.finish()
-    return _record(campaign, clean, summaries)
+        return _record(campaign, clean, summaries)
 
 
 def _record(

@@ -137,6 +137,7 @@ class Diagnosis(Record):
     effort: Effort
     seconds: float
     weights_digest: str
+    config_digest: str = ""
     versions: dict[str, str]
 
     def reading(self, name: str) -> Reading:

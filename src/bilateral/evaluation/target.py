@@ -6,7 +6,7 @@ from pathlib import Path
 import torch
 from torch import nn
 
-from bilateral.config import Labels, Run
+from bilateral.config import Labels, Run, config_digest
 from bilateral.data.datasets import Split, load
 from bilateral.errors import UserError
 from bilateral.models import build_model
@@ -28,6 +28,8 @@ class Target:
     code_digest: str = ""
     label_rule: Labels | None = None
     """How the run that trained the model perturbed labels; none where no run is known."""
+    config_digest: str = ""
+    """Of the run that trained the model; empty where no run is known."""
 
     @property
     def epsilon(self) -> float:
@@ -50,7 +52,8 @@ def find_target(
         split = load(chosen, "test", image_size=size, seed=run.seed)
         results = RunFolder(Path(out)) if out else folder
         digest = _code_digest(run.model)
-        return Target(name, model, results, chosen, split, digest, run.labels)
+        known = config_digest(run)
+        return Target(name, model, results, chosen, split, digest, run.labels, known)
     if ":" not in name:
         seeds = sorted(str(path) for path in Path(name).glob("seed*"))
         hint = f"did you mean {seeds[0]}?" if seeds else "file.py:function names your own model"

@@ -59,6 +59,7 @@ class Transfer(Record):
     settings: dict[str, dict[str, dict[str, Any]]]
     white_box: list[str] = Field(description="models that are source and target")
     weights_digests: dict[str, str]
+    config_digests: dict[str, str] = Field({}, description="of the runs; of those that are known")
     seconds: float = Field(description="of the attacks, with what earlier calls spent on them")
     versions: dict[str, str]
 
@@ -367,4 +368,7 @@ def transfer_between(
         folder,
     )
     with trial.stop.listening():
-        return _matrices(trial, [participants[name] for name in sources], attacks)
+        found = _matrices(trial, [participants[name] for name in sources], attacks)
+    digests = {name: model.config_digest for name, model in models.items()}
+    found.config_digests = {name: digest for name, digest in digests.items() if digest}
+    return found

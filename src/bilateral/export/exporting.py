@@ -1,7 +1,6 @@
 """An export from beginning to end: written, loaded again, compared, put in place, described."""
 
 import importlib.util
-import tempfile
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -44,6 +43,7 @@ from bilateral.models.external import source_digest
 from bilateral.models.normalise import Normalise
 from bilateral.runs import RunFolder, write_atomic
 from bilateral.runtime import limit_threads
+from bilateral.storage import temporary_folder
 from bilateral.weights import read_about, read_weights, write_weights
 
 LIMIT = 1e-4
@@ -66,9 +66,9 @@ def export_run(
     manifest = claim(out, subject.weights_digest, FORMATS[format].files)
     limit_threads(torch.device("cpu"), subject.shape[1] * subject.shape[2])
     images, images_from = check_images(run, subject.shape, note)
-    with tempfile.TemporaryDirectory(prefix="bilateral-export-") as work:
-        written = _write(Path(work), format, model, subject)
-        difference = largest_difference(model, _load(Path(work), format, subject), images)
+    with temporary_folder("bilateral-export-") as work:
+        written = _write(work, format, model, subject)
+        difference = largest_difference(model, _load(work, format, subject), images)
         if not difference <= LIMIT:
             raise UserError(
                 f"the {format} export gives other logits than the run's model (by up to "

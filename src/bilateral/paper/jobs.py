@@ -15,18 +15,20 @@ from typing import IO, Any
 from bilateral.config import Machine, Run
 from bilateral.errors import Interrupted, TrainingError, UserError
 from bilateral.runtime import StopRequest
+from bilateral.storage import temporary_folder
 
 Words = Sequence[str]
+FOLDER = "bilateral-jobs-"
 
 
 def train_together(
     runs: Mapping[str, Run], out: Path, device: Words, machine: Machine, jobs: int
 ) -> None:
     """Train runs into `<out>/<folder>/`, by folder, so many at a time."""
-    with tempfile.TemporaryDirectory() as folder:
+    with temporary_folder(FOLDER) as folder:
         commands = {}
         for place, (name, run) in enumerate(runs.items()):
-            config = Path(folder) / f"{place}.json"
+            config = folder / f"{place}.json"
             config.write_text(json.dumps({"run": run.model_dump(mode="json")}))
             words = ["train", str(config), "--out", str(out), "--name", name.rpartition("/")[0]]
             commands[name] = [*words, *device, *machine_words(machine), "--quiet"]
@@ -40,8 +42,8 @@ def rows_together(
 
     `words` are the options of `bilateral reproduce` that all rows have in common.
     """
-    with tempfile.TemporaryDirectory() as folder:
-        places = {title: Path(folder) / str(place) for place, title in enumerate(titles)}
+    with temporary_folder(FOLDER) as folder:
+        places = {title: folder / str(place) for place, title in enumerate(titles)}
 
         def measured(title: str) -> None:
             (row,) = json.loads((places[title] / f"{table}.json").read_text())

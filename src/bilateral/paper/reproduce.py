@@ -6,6 +6,7 @@ Every stage goes on where it was interrupted, and a row is written as soon as it
 import json
 import subprocess
 from collections.abc import Callable, Mapping, Sequence
+from contextlib import AbstractContextManager
 from pathlib import Path
 from statistics import mean
 from typing import Any
@@ -13,7 +14,7 @@ from typing import Any
 import torch
 
 import bilateral
-from bilateral.config import Machine, Run, fraction_text
+from bilateral.config import Machine, Run, config_digest, fraction_text
 from bilateral.data.datasets import load
 from bilateral.data.device_images import DeviceImages
 from bilateral.data.subsets import balanced_subset, chosen_images
@@ -39,11 +40,14 @@ from bilateral.paper.plan import (
 )
 from bilateral.paper.recipes import recipe_named
 from bilateral.paper.tables import Attack, Column, Gradient, PaperTable, Row, Transfer
-from bilateral.runs import RunFolder, write_json
+from bilateral.runs import RunFolder
 from bilateral.runtime import limit_threads, versions
+from bilateral.storage import write_json, writing_to
 from bilateral.training.progress import TrainingProgress
 from bilateral.training.trainer import train
 
+WAIT_SECONDS = 60
+"""For another process to write its row of a table: it takes a moment."""
 Say = Callable[[str], None]
 Figures = dict[str, dict[str, Any]]
 """By `key_of` a column: `value` and the `images` it is of."""
@@ -83,12 +87,18 @@ class Reproduction:
 
         They stay only if they are of the same weights.
         """
-        rows = self.rows(table)
-        for old in rows:
-            if _identity(old) == _identity(measured) and old.get("weights") == measured["weights"]:
-                measured = together(old, measured)
-        others = [old for old in rows if _identity(old) != _identity(measured)]
-        write_json(self.results / f"{table.name}.json", [*others, measured])
+        with self.writing():
+            rows = self.rows(table)
+            for old in rows:
+                same = old.get("weights") == measured["weights"]
+                if same and _identity(old) == _identity(measured):
+                    measured = together(old, measured)
+            others = [old for old in rows if _identity(old) != _identity(measured)]
+            write_json(self.results / f"{table.name}.json", [*others, measured])
+
+    def writing(self) -> AbstractContextManager[None]:
+        """The lock of the results folder; another table's writer is waited for."""
+        return writing_to(self.results, WAIT_SECONDS)
 
     def drawing(self, table: PaperTable, rows: Sequence[Mapping[str, Any]]) -> bytes | None:
         """The SVG that belongs to a table, if one does: the figure, or labels by both formulas."""
@@ -136,6 +146,8 @@ class Reproduction:
             "paper": {} if self.choices.quick else printed(table, row),
             "train_seconds": mean(folder.last_record()["seconds"] for folder in folders),
             "weights": [evaluations(folder).entries[-1].weights_digest for folder in folders],
+            "config_digests": [config_digest(one) for one in runs],
+            "version": bilateral.__version__,
             "device": versions(self.device)["device"],
             "commit": commit(),
             "command": self.command,
@@ -189,16 +201,17 @@ class Reproduction:
         folder = self.trained(source_run)
         source = find_target(str(folder.path), None, None, None, self.device)
         attack = column.measure.attack
-        found = transfer_between(
-            {"source": source},
-            {"target": target},
-            [attack],
-            epsilon,
-            images,
-            self.device,
-            folder=target.folder.path / "transfer",
-            force=True,
-        )
+        with writing_to(target.folder.path):
+            found = transfer_between(
+                {"source": source},
+                {"target": target},
+                [attack],
+                epsilon,
+                images,
+                self.device,
+                folder=target.folder.path / "transfer",
+                force=True,
+            )
         return {"value": found.attacks[attack]["source"]["target"], "images": found.images}
 
     def _gradients(

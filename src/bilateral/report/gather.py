@@ -106,7 +106,8 @@ def _read(folder: RunFolder, name: str) -> RunFiles:
     files.diagnosis = _object(files, folder.diagnostics, "checks and verdict", diagnose)
     files.curves = _object(files, folder.curves, "curves", diagnose)
     files.gallery = _gallery(files, folder.gallery, evaluate)
-    files.gaps += [*_attacks_apart(files), *_other_weights(files, evaluate, diagnose)]
+    files.gaps += _leave_out_other_weights(files, evaluate, diagnose)
+    files.gaps += _attacks_apart(files)
     return files
 
 
@@ -176,17 +177,44 @@ def _attacks_apart(files: RunFiles) -> list[Gap]:
     return gaps
 
 
-def _other_weights(files: RunFiles, evaluate: str, diagnose: str) -> list[Gap]:
-    """Files about other weights than the evaluation's last entry."""
-    current = text(files.entries[-1].get("weights_digest")) if files.entries else None
-    said = "of other weights than the evaluation: made before the model was trained again?"
+def _leave_out_other_weights(files: RunFiles, evaluate: str, diagnose: str) -> list[Gap]:
+    """One page, one model: what is of other weights than the evaluation's last entry goes.
+
+    Without an evaluation the diagnosis says which weights are meant, or else the first attack.
+    """
+    digests = [_weights(one) for one in (*files.entries[-1:], files.diagnosis, *files.attacks)]
+    current = next(filter(None, digests), None)
+    gaps = []
+
+    def is_other(digest: str | None, file: str, command: str) -> bool:
+        other = bool(current and digest and digest != current)
+        if other:
+            said = "left out: of other weights, measured before the model was trained again?"
+            gaps.append(Gap(file, said, command))
+        return other
+
+    def kept(found: list[dict[str, Any]], file: str) -> list[dict[str, Any]]:
+        return [
+            one
+            for one in found
+            if not is_other(_weights(one), f"{file} ({_described(one)})", evaluate)
+        ]
+
+    files.entries = kept(files.entries, "evaluation.json")
+    files.attacks = kept(files.attacks, "attacks/")
+    if is_other(_weights(files.diagnosis), "diagnostics.json", diagnose):
+        files.diagnosis, files.curves = {}, {}
     gallery = files.gallery.get("weights_digest")
-    found = [
-        ("diagnostics.json", text(files.diagnosis.get("weights_digest")), diagnose),
-        ("gallery.npz", None if gallery is None else str(gallery), evaluate),
-    ]
-    return [
-        Gap(file, said, command)
-        for file, digest, command in found
-        if current and digest and digest != current
-    ]
+    if is_other(None if gallery is None else str(gallery), "gallery.npz", evaluate):
+        files.gallery = {}
+    return gaps
+
+
+def _weights(record: dict[str, Any]) -> str | None:
+    return text(record.get("weights_digest"))
+
+
+def _described(record: dict[str, Any]) -> str:
+    """An entry or the file of an attack in a few words."""
+    budget = text(record.get("epsilon_text")) or "?"
+    return f"{text(record.get('attack')) or text(record.get('data')) or '?'} at {budget}"

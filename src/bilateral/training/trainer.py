@@ -35,6 +35,7 @@ from bilateral.runtime import (
     synchronise,
     versions,
 )
+from bilateral.storage import tidy
 from bilateral.training.averaging import AveragedWeights
 from bilateral.training.checkpoint import read_checkpoint, write_checkpoint
 from bilateral.training.engine import Engine, Speed, Totals
@@ -396,9 +397,11 @@ def train(
     if folder.config.exists():
         folder.prepare(run, {})
         if folder.weights.exists():
+            tidy(folder.path)
             return False
     trainer = Trainer(run, folder, split, device, progress, machine, processes)
-    if trainer.processes.first:
-        folder.prepare(run, versions(device))
-    trainer.fit()
+    with trainer.processes.writing_to(folder.path):
+        if trainer.processes.first:
+            folder.prepare(run, versions(device))
+        trainer.fit()
     return True
