@@ -119,7 +119,7 @@ class Engine:
         """Start from the sums of an epoch that was interrupted; the first process keeps them."""
         self.clear()
         if self.processes.first:
-            self.totals[:_BAD_STEP] = torch.tensor(sums)
+            self.totals[:_BAD_STEP] = torch.tensor(sums, dtype=self.totals.dtype)
 
     def take(self, batch: Batch, epoch: int, step_in_epoch: int, step: int, rate: float) -> None:
         """One step of the run, counted from 1 by `step`."""
