@@ -1,16 +1,26 @@
-# make demo, make test: each does all set-up from a bare clone with Python 3.11 (or newer) and pip.
+# make demo, make test, make faults, make soak: each does all set-up from a bare clone with Python 3.11 (or newer) and pip.
 PYTHON ?= python3
 VENV := .venv
 BIN := $(VENV)/bin
 PIP := $(BIN)/python -m pip install --quiet --disable-pip-version-check -c constraints.txt
 
-.PHONY: demo test lint clean
+.PHONY: demo test faults soak lint clean
 
 demo: $(VENV)/installed
 	$(BIN)/bilateral demo
 
 test: lint
-	$(BIN)/python -m pytest -n 2 --dist loadfile
+	$(BIN)/python -m pytest -n 2 --dist loadfile --ignore tests/faults
+
+faults: $(VENV)/installed-dev
+	$(BIN)/python -m pytest tests/faults
+
+# The same campaign for half an hour, by another schedule every time; the seed is printed.
+soak: export BILATERAL_SOAK_SECONDS ?= 1800
+soak: export BILATERAL_SOAK_SEED ?= $(shell date +%s)
+soak: $(VENV)/installed-dev
+	@echo "BILATERAL_SOAK_SEED=$$BILATERAL_SOAK_SEED"
+	$(BIN)/python -m pytest tests/faults --timeout 0
 
 lint: $(VENV)/installed-dev
 	$(BIN)/ruff check .

@@ -71,8 +71,11 @@ class MemberFlags(Record):
         self.backwards += backwards
 
     def keep(self, numbers: Container[int]) -> None:
-        """Forget the images that are not among these."""
+        """Forget the images that are not among these, with their share of the cost."""
         places = [place for place, number in enumerate(self.images) if number in numbers]
+        share = len(places) / len(self.images) if self.images else 1.0
+        self.seconds *= share
+        self.forwards, self.backwards = round(self.forwards * share), round(self.backwards * share)
         self.images = [self.images[place] for place in places]
         self.robust = [self.robust[place] for place in places]
         if self.predictions:

@@ -14,6 +14,7 @@ import sys
 import time
 from collections import Counter
 from collections.abc import Callable, Sequence
+from contextlib import suppress
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
@@ -87,10 +88,8 @@ class Forked:
 
     def signal(self, number: int) -> None:
         """Send a signal."""
-        try:
+        with suppress(ProcessLookupError):  # it has just ended
             os.kill(self.pid, number)
-        except ProcessLookupError:  # it has just ended
-            pass
 
 
 class Fresh:
@@ -178,10 +177,7 @@ class Campaign:
             folder = self._between(folder)
         self._finish(folder)
         self.tally.runs += 1
-        found = self.scenario.outcome(folder)
-        names = found.keys() | self.expected.keys()
-        wrong = [name for name in sorted(names) if found.get(name) != self.expected.get(name)]
-        assert not wrong, [(name, found.get(name), self.expected.get(name)) for name in wrong]
+        assert differing(self.scenario.outcome(folder), self.expected) == {}
         assert left_overs(folder) == []
         self.tally.right += 1
         shutil.rmtree(folder)
@@ -225,6 +221,17 @@ class Campaign:
                 moment = self.random.choice((0, 1_000_000_000, 4_000_000_000))
                 os.utime(path, (moment, moment))
         return folder
+
+
+def differing(found: Any, expected: Any) -> dict[str, Any]:
+    """Where two JSON values differ: the path to each place, and both values there."""
+    if not isinstance(found, dict) or not isinstance(expected, dict):
+        return {} if found == expected else {"": (found, expected)}
+    return {
+        f"{key}/{path}": values
+        for key in found.keys() | expected.keys()
+        for path, values in differing(found.get(key), expected.get(key)).items()
+    }
 
 
 def left_overs(folder: Path) -> list[str]:

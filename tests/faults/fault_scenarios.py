@@ -16,10 +16,10 @@ from bilateral.training.checkpoint import read_checkpoint
 
 RECIPE, TABLE = "digits-r-mc-la", "label-formulas"
 RUN = f"runs/{RECIPE}/seed0"
-TRAIN = ["train", RECIPE, "--epochs", "4", "--check-epochs", "2", "--checkpoint-seconds", "0"]
-TRAIN += ["--data.images-per-class", "26", "--optimiser.batch-size", "26", "--averaging", "0.9"]
-EVALUATE = ["evaluate", RUN, "--attacks", "fgsm,pgd10,apgd", "--images", "40"]
-EVALUATE += ["--batch-size", "12", "--save-adversarial", "--quiet"]
+TRAIN = ["train", RECIPE, "--epochs", "3", "--check-epochs", "2", "--checkpoint-seconds", "0"]
+TRAIN += ["--data.images-per-class", "13", "--optimiser.batch-size", "26", "--averaging", "0.9"]
+EVALUATE = ["evaluate", RUN, "--attacks", "fgsm,apgd-ce,apgd", "--images", "16"]
+EVALUATE += ["--batch-size", "6", "--save-adversarial", "--quiet"]
 REPRODUCE = ["reproduce", TABLE, "--quick", "--columns", "clean", "CE20"]
 REPRODUCE += ["--rows", "R-MC-LA (main)", "R-MC-LA (sup)"]
 TIMES = {"seconds", "images_per_second", "train_seconds"}
@@ -57,7 +57,9 @@ def results(folder: Path) -> dict[str, Any]:
         if path.suffix == ".json":
             found[name] = without_times(json.loads(path.read_text()))
         elif path.suffix == ".jsonl":
-            found[name] = [without_times(json.loads(line)) for line in path.read_text().splitlines()]
+            found[name] = [
+                without_times(json.loads(line)) for line in path.read_text().splitlines()
+            ]
         elif path.suffix == ".npz":
             found[name] = arrays(path)
         elif path.suffix == ".pt":
@@ -102,9 +104,7 @@ def scenarios(trained: Path, evaluated: Path, archive: Path) -> dict[str, Scenar
         Scenario("evaluate", EVALUATE, results, whole, base=trained),
         Scenario("reproduce", [*REPRODUCE, "--quiet"], results, whole),
         Scenario("download", fetch, results, cache_is_whole, fresh=False),
-        Scenario(
-            "fetch", [*fetch, "--source", str(archive)], results, cache_is_whole, fresh=False
-        ),
+        Scenario("fetch", [*fetch, "--source", str(archive)], results, cache_is_whole, fresh=False),
         Scenario("report", ["report", RUN], results, whole, base=evaluated),
     ]
     return {scenario.name: scenario for scenario in every}

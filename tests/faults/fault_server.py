@@ -1,4 +1,4 @@
-"""A process that has imported everything, and forks one that runs a command for every line it reads.
+"""A process that has imported everything and forks one for every command that it reads.
 
 torch takes two seconds to import; so commands start in milliseconds, and a hundred of them can be
 killed in a minute at moments of their real work. A line is JSON: `words`, `folder`, `said`, and
@@ -27,9 +27,9 @@ def import_everything() -> None:
 
     for name in COMMANDS:
         importlib.import_module(f"bilateral.commands.{name}")
-    for name in ("evaluation.campaign", "evaluation.transfer", "paper.reproduce", "report.page"):
+    for name in ("evaluation.campaign", "models.small", "paper.reproduce", "report.page"):
         importlib.import_module(f"bilateral.{name}")
-    importlib.import_module("bilateral.export.exporting")
+    importlib.import_module("torch._dynamo")  # which the first optimiser imports, for a second
 
 
 def run(request: dict[str, Any]) -> int:

@@ -9,12 +9,12 @@ from fault_injection import Campaign, Fresh, Scenario, Server, left_overs
 from fault_scenarios import results
 
 FAULTS = {
-    "train": 60,
-    "evaluate": 50,
-    "reproduce": 30,
-    "download": 40,
-    "fetch": 30,
-    "report": 40,
+    "train": 50,
+    "evaluate": 40,
+    "reproduce": 24,
+    "download": 36,
+    "fetch": 24,
+    "report": 36,
 }
 """How many are injected into each command; a soak goes on until its time is over."""
 A_RUN = 5

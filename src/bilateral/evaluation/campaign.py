@@ -163,7 +163,7 @@ class Campaign:
                 clean |= dict(zip(numbers, seen, strict=True))
         return [clean[number] for number in self.numbers.tolist()]
 
-    def attack_file(self, name: str, any_precision: bool) -> AttackFile:
+    def attack_file(self, name: str, any_precision: bool, from_others: bool = True) -> AttackFile:
         """What is on disk of an attack on these weights, and what other attacks' files add.
 
         Whatever the precision of its search, a flag was confirmed in float32.
@@ -177,7 +177,8 @@ class Campaign:
             file = AttackFile(
                 schema=1, attack=name, settings=settings, members=flags, **self.common
             )
-        for other in sorted(path.parent.glob(f"*@{path.name.rpartition('@')[2]}")):
+        others = path.parent.glob(f"*@{path.name.rpartition('@')[2]}") if from_others else ()
+        for other in sorted(others):
             if other != path and (known := self._stored(other, any_precision)):
                 _take_over(file, known)
         file.compile()
@@ -205,9 +206,10 @@ class Campaign:
     ) -> AttackFile:
         """Attack what is missing, writing flags after every batch."""
         # All processes must know the same; the first may be writing while another reads.
-        known_by_first = (
-            self.attack_file(name, self.any_precision) if self.processes.first else None
-        )
+        # What another attack found is of no use where the image itself is to be kept.
+        known_by_first = None
+        if self.processes.first:
+            known_by_first = self.attack_file(name, self.any_precision, adversarial is None)
         file: AttackFile = self.processes.gather(known_by_first)[0]
         path = self.target.folder.attack(name, self.common["epsilon_text"])
         left = self.numbers

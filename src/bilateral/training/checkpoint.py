@@ -30,10 +30,13 @@ def write_checkpoint(path: Path, state: dict[str, Any]) -> None:
 
 
 def _check_digest(path: Path, content: bytes) -> None:
-    """Refuse a file that is not what was written; those of the first release have no digest."""
-    body, comment = content[:-_COMMENT], content[-_COMMENT:]
-    if not comment.startswith(_MARK):
+    """Refuse a file that is not what was written.
+
+    The first checkpoints had no digest: such an archive ends with its last record, 22 bytes long.
+    """
+    if content[-22:].startswith(b"PK\5\6") and content.endswith(b"\0\0"):
         return
+    body, comment = content[:-_COMMENT], content[-_COMMENT:]
     if comment != _MARK + hashlib.sha256(body).hexdigest().encode():
         raise UserError(
             f"{path} is damaged (its SHA-256 is not the one it was written with); "
@@ -48,7 +51,7 @@ def read_checkpoint(path: Path, device: torch.device) -> dict[str, Any]:
     try:
         state = torch.load(io.BytesIO(content), map_location=device, weights_only=True)
     except (pickle.UnpicklingError, RuntimeError, EOFError, ValueError) as error:
-        reason = str(error).splitlines()[0]
+        reason = (str(error).splitlines() or [type(error).__name__])[0]
         raise UserError(f"{path} is damaged ({reason}); remove it to start again") from None
     if not isinstance(state, dict) or state.get("schema") != 2:
         raise UserError(f"{path} is not a checkpoint of this version")
