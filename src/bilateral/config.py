@@ -160,6 +160,9 @@ class Data(Settings):
     images_per_class: Positive | None = Field(
         None, description="train on this many images of each class; none: all"
     )
+    held_out: Annotated[int, Field(ge=0)] = Field(
+        0, description="training images left out, for the guard; 0: it reads training images"
+    )
     augment: Literal["none", "crop", "crop-flip", "resized-crop-flip"] = Field(
         "crop-flip",
         description="pad 4 with mid-grey and crop, or crop a random part and resize it (ImageNet); "
@@ -231,12 +234,24 @@ class Run(Settings):
         "auto", description="auto is bfloat16 on a GPU that has it, else float32"
     )
     check_epochs: Annotated[int, Field(ge=0)] = Field(
-        5, description="PGD-10 on 500 fixed training images every so many epochs; 0: never"
+        1, description="the guard reads FGSM and PGD-10 every so many epochs; 0: never"
+    )
+    guard: Literal["watch", "stop", "shrink-step", "two-step"] = Field(
+        "watch",
+        description="when one-step training collapses: log it, or go back and stop or train milder",
     )
     checkpoint_seconds: Annotated[float, Field(ge=0)] = Field(
         60.0, description="write a checkpoint after the first step past this time"
     )
     seed: Annotated[int, Field(ge=0, lt=2**31)] = Field(0, description="decides all randomness")
+
+    @model_validator(mode="after")
+    def _guarded(self) -> "Run":
+        if self.guard != "watch" and not self.check_epochs:
+            raise ValueError("guard acts on readings: check_epochs must be 1 or more")
+        if self.guard != "watch" and self.method == "undefended":
+            raise ValueError("guard has nothing to act on: the method is undefended")
+        return self
 
 
 class Machine(Settings):
