@@ -67,6 +67,7 @@ COMMANDS = {
     "diagnose": "is the number to be believed? masking checks, curves, and a verdict",
     "transfer": "black-box transfer: images made on some models, shown to others",
     "compare": "runs on the same images: a paired test, and the spread over seeds",
+    "report": "one self-contained page of what run folders hold",
     "reproduce": "a table of the paper, trained, measured and printed beside the paper's figures",
     "export": "the trained model for use elsewhere, and its model card",
     "bench": "time attacks beside the peers'",

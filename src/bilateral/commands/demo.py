@@ -4,11 +4,18 @@ from collections.abc import Sequence
 from pathlib import Path
 
 from bilateral.arguments import call
+from bilateral.commands.diagnose import Options as DiagnoseOptions
+from bilateral.commands.diagnose import diagnose_target
 from bilateral.commands.evaluate import Options, evaluate_run
 from bilateral.commands.printing import print_json
+from bilateral.commands.report import write_report
 from bilateral.commands.train import train_run
+from bilateral.evaluation.diagnosis import Effort
 from bilateral.paper.recipes import recipe_named
 from bilateral.tables import comparison_table, render
+
+EFFORT = Effort(apgd_steps=20, queries=300, restarts=3, binarization_images=10)
+"""Of the checks: enough for a page to look at within the demo's minute."""
 
 
 def command(words: Sequence[str]) -> None:
@@ -19,13 +26,15 @@ def command(words: Sequence[str]) -> None:
     ) -> None:
         """Train R-MC-LA and an undefended twin on the digits, and attack both at 40/255.
 
+        Both are diagnosed, with little effort, and drawn on one page.
+
         Args:
-            out: where the two runs go.
+            out: where the two runs and report.html go.
             device: the GPU if there is one.
             quiet: no progress.
             json: print both evaluations as JSON.
         """
-        entries = {}
+        entries, folders = {}, []
         for name in ("digits-undefended", "digits-r-mc-la"):
             run = recipe_named(name)
             trained = train_run(run, Path(out) / name, device, quiet)
@@ -33,10 +42,18 @@ def command(words: Sequence[str]) -> None:
                 trained["folder"], attacks="fgsm,pgd20,pgd20-cw", device=device, quiet=quiet
             )
             entries[name] = evaluate_run(options)
+            diagnose_target(
+                DiagnoseOptions(
+                    trained["folder"], images=200, device=device, quiet=quiet, effort=EFFORT
+                )
+            )
+            folders.append(trained["folder"])
+        page = write_report(folders, str(Path(out) / "report.html"))["report"]
         if json:
             print_json({name: entry.model_dump(mode="json") for name, entry in entries.items()})
             return
-        print(f"both runs are in {out}/; next: bilateral train cifar10-r-mc-la --help\n")
         print(render(comparison_table(entries), "text"))
+        print(f"\nlook at {page} in a browser; both runs are beside it")
+        print("next: bilateral train cifar10-r-mc-la --help")
 
     call(demo, words, "bilateral demo")

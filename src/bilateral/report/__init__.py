@@ -1,0 +1,1 @@
+"""The page: what run folders hold, drawn and written as one HTML file; no torch."""

@@ -1,0 +1,185 @@
+"""Which figures stand at the head of a page: clean, PGD, AutoAttack, and the verdict on them."""
+
+from collections.abc import Iterable
+from dataclasses import dataclass, field
+from typing import Any
+
+from bilateral.config import fraction_text
+from bilateral.report.gather import RunFiles
+from bilateral.report.reading import count, interval, mapping, number, rows, share, square, text
+from bilateral.results import Interval, wilson_interval
+
+VERDICTS = ("holds", "suspect", "masked")
+
+
+@dataclass(frozen=True)
+class Measure:
+    """An accuracy: under what, at which budget, on how many images, at what cost."""
+
+    attack: str
+    accuracy: float
+    images: int | None = None
+    epsilon: float | None = None
+    epsilon_text: str = ""
+    data: str = ""
+    interval: Interval | None = None
+    seconds: float | None = None
+    forwards: float | None = None
+    backwards: float | None = None
+    members: dict[str, float] = field(default_factory=dict)
+    distance: float | None = None
+    source: str = "evaluate"
+    confusion: list[list[float]] = field(default_factory=list)
+
+
+@dataclass(frozen=True)
+class Headline:
+    """A run in a few figures; none for what was not measured."""
+
+    epsilon_text: str
+    clean: Measure | None
+    pgd: Measure | None
+    autoattack: Measure | None
+    strongest: Measure | None
+    worst: Measure | None
+    verdict: str | None
+    reasons: list[str]
+
+
+def attack_measures(files: RunFiles) -> list[Measure]:
+    """All attacks of the evaluations, then those whose flags no evaluation has summed up yet."""
+    found = []
+    for entry in files.entries:
+        for name, attack in mapping(entry.get("attacks")).items():
+            found.append(_measure(name, mapping(attack), entry, "accuracy", "interval"))
+    known = {(one.attack, one.epsilon_text) for one in found if one is not None}
+    for file in files.attacks:
+        name, budget = text(file.get("attack")) or "?", text(file.get("epsilon_text")) or ""
+        if (name, budget) not in known:
+            flags = file.get("images")
+            images = len(flags) if isinstance(flags, list) else None
+            record = {**file, "images": images, "members": None}
+            found.append(_measure(name, record, file, "accuracy", "", "flags alone"))
+    return [one for one in found if one is not None]
+
+
+def clean_measures(files: RunFiles) -> list[Measure]:
+    """The clean accuracy of every evaluation."""
+    found = [
+        _measure("clean", entry, entry, "clean_accuracy", "clean_interval")
+        for entry in files.entries
+    ]
+    return [one for one in found if one is not None]
+
+
+def headline(files: RunFiles) -> Headline:
+    """The figures at the head of a run's page, all at one budget and on one data set."""
+    attacks, clean = attack_measures(files), clean_measures(files)
+    worst = [
+        _measure("worst case", entry, entry, "worst_case_accuracy", "worst_case_interval")
+        for entry in files.entries
+    ]
+    data = text(mapping(files.config.get("data")).get("name"))
+    if not any(one.data == data for one in attacks):
+        data = attacks[0].data if attacks else None
+    budget = _main_budget(files, [one for one in attacks if one.data == data])
+
+    def here(measures: Iterable[Measure | None]) -> list[Measure]:
+        return [
+            one
+            for one in measures
+            if one is not None and one.epsilon_text == budget and (data is None or one.data == data)
+        ]
+
+    own = here(attacks)
+    stronger = [one for one in own if one.attack.startswith(("apgd", "square", "fab"))]
+    diagnosed = _diagnosed(files, budget)
+    verdict = text(files.diagnosis.get("verdict"))
+    reasons = files.diagnosis.get("reasons")
+    return Headline(
+        epsilon_text=budget,
+        clean=_best(here(clean)) or _best(clean),
+        pgd=_best([one for one in own if one.attack.startswith("pgd")]),
+        autoattack=_best([one for one in own if one.attack == "autoattack"]),
+        strongest=_best([*stronger, *diagnosed]),
+        worst=_best(here(worst)),
+        verdict=verdict if verdict in VERDICTS else None,
+        reasons=[one for one in reasons if isinstance(one, str)]
+        if isinstance(reasons, list)
+        else [],
+    )
+
+
+def class_names(files: RunFiles) -> list[str]:
+    """The classes by number, as far as a file names them."""
+    kept = files.gallery.get("classes")
+    if kept is not None and kept.ndim == 1:
+        return [str(name) for name in kept.tolist()]
+    named = [
+        [text(one.get("name")) or "?" for one in rows(entry.get("per_class"))]
+        for entry in files.entries
+    ]
+    return max(named, key=len, default=[])
+
+
+def _measure(
+    name: str,
+    record: dict[str, Any],
+    about: dict[str, Any],
+    accuracy: str,
+    ends: str,
+    source: str = "evaluate",
+) -> Measure | None:
+    value = share(record.get(accuracy))
+    if value is None:
+        return None
+    images = count(record.get("images"))
+    spread = interval(record.get(ends)) if ends else None
+    if spread is None and images:
+        spread = wilson_interval(round(value * images), images)
+    epsilon = number(about.get("epsilon"))
+    members = mapping(record.get("members"))
+    return Measure(
+        attack=name,
+        accuracy=value,
+        images=images,
+        epsilon=epsilon,
+        epsilon_text=text(about.get("epsilon_text")) or (fraction_text(epsilon) if epsilon else ""),
+        data=text(about.get("data")) or "",
+        interval=spread,
+        seconds=number(record.get("seconds")),
+        forwards=number(record.get("forwards")),
+        backwards=number(record.get("backwards")),
+        members={key: left for key, one in members.items() if (left := share(one)) is not None},
+        distance=number(record.get("mean_distance")),
+        source=source,
+        confusion=square(record.get("confusion")),
+    )
+
+
+def _best(measures: list[Measure]) -> Measure | None:
+    """The one that binds most: on the most images, and of those the lowest."""
+    return min(measures, key=lambda one: (-(one.images or 0), one.accuracy), default=None)
+
+
+def _main_budget(files: RunFiles, attacks: list[Measure]) -> str:
+    """AutoAttack's budget, else the one trained for, else the diagnosed, else the first."""
+    known = [one.epsilon_text for one in attacks]
+    trained = number(mapping(files.config.get("adversary")).get("epsilon"))
+    diagnosed = text(files.diagnosis.get("epsilon_text"))
+    wanted = [one.epsilon_text for one in attacks if one.attack == "autoattack"]
+    wanted += [fraction_text(trained)] if trained else []
+    wanted += [diagnosed] if diagnosed else []
+    return next((budget for budget in wanted if budget in known or not known), (known or [""])[0])
+
+
+def _diagnosed(files: RunFiles, budget: str) -> list[Measure]:
+    """The accuracy under APGD that the diagnosis measured on the side."""
+    if text(files.diagnosis.get("epsilon_text")) != budget:
+        return []
+    record = {
+        "apgd": mapping(files.diagnosis.get("accuracies")).get("apgd"),
+        "images": files.diagnosis.get("images"),
+    }
+    found = _measure("apgd", record, files.diagnosis, "apgd", "", "diagnose")
+    return [found] if found is not None else []

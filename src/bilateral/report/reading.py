@@ -1,0 +1,140 @@
+"""Files read without trusting them: a damaged one or another schema is told of, not raised.
+
+The models of `bilateral.results` refuse what they do not know, as an evaluation must; a page shows
+what is there, so values are taken one by one, and what is not of its kind counts as absent.
+"""
+
+import json
+import math
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+Arrays = dict[str, np.ndarray]
+LARGEST = 1e12
+"""No measurement of ours comes near it; axes to 1e300 cannot be drawn."""
+
+
+class DamagedError(Exception):
+    """A file that cannot be read, with the reason."""
+
+
+def read_json(path: Path) -> Any:
+    """The value in a JSON file."""
+    try:
+        return json.loads(path.read_bytes())
+    except (ValueError, RecursionError, OSError) as error:
+        raise DamagedError(" ".join(str(error).split())[:160]) from None
+
+
+def read_lines(path: Path) -> tuple[list[dict[str, Any]], int]:
+    """The records of a file of JSON lines, and how many lines are none."""
+    try:
+        lines = path.read_bytes().splitlines()
+    except OSError as error:
+        raise DamagedError(str(error)) from None
+    found, bad = [], 0
+    for line in lines:
+        try:
+            record = json.loads(line)
+        except (ValueError, RecursionError):
+            record = None
+        if isinstance(record, dict):
+            found.append(record)
+        else:
+            bad += 1
+    return found, bad
+
+
+def read_arrays(path: Path) -> tuple[Arrays, list[str]]:
+    """The arrays of an npz file, and the names of those that are damaged."""
+    found: Arrays = {}
+    bad = []
+    try:
+        with path.open("rb") as stream, np.load(stream, allow_pickle=False) as file:
+            for name in file.files:
+                try:
+                    found[name] = file[name]
+                except Exception:  # a flipped byte makes numpy and zipfile raise nearly anything
+                    bad.append(name)
+    except Exception as error:
+        raise DamagedError(" ".join(str(error).split())[:160]) from None
+    return found, bad
+
+
+def number(value: Any) -> float | None:
+    """A finite number, of a size that can be drawn."""
+    if isinstance(value, bool) or not isinstance(value, int | float):
+        return None
+    try:
+        found = float(value)
+    except OverflowError:
+        return None
+    return found if math.isfinite(found) and abs(found) <= LARGEST else None
+
+
+def share(value: Any) -> float | None:
+    """A fraction in [0, 1]."""
+    found = number(value)
+    return found if found is not None and 0 <= found <= 1 else None
+
+
+def count(value: Any) -> int | None:
+    """A whole number that is not negative."""
+    found = number(value)
+    return int(found) if found is not None and found >= 0 and found == int(found) else None
+
+
+def text(value: Any) -> str | None:
+    """Some words."""
+    return value if isinstance(value, str) and value else None
+
+
+def mapping(value: Any) -> dict[str, Any]:
+    """An object; an empty one in place of anything else."""
+    return value if isinstance(value, dict) else {}
+
+
+def rows(value: Any) -> list[dict[str, Any]]:
+    """The objects of a list."""
+    return [row for row in value if isinstance(row, dict)] if isinstance(value, list) else []
+
+
+def numbers(value: Any) -> list[float | None]:
+    """A list's numbers, with none in the place of what is none."""
+    return [number(one) for one in value] if isinstance(value, list) else []
+
+
+def all_numbers(value: Any) -> list[float]:
+    """A list of numbers; an empty one if any of them is none."""
+    found = numbers(value)
+    known = [one for one in found if one is not None]
+    return known if len(known) == len(found) else []
+
+
+def matrix(value: Any) -> list[list[float]]:
+    """Rows of numbers of one length; an empty list in place of anything else."""
+    found = [all_numbers(row) for row in value] if isinstance(value, list) else []
+    return found if found and found[0] and len({len(row) for row in found}) == 1 else []
+
+
+def square(value: Any) -> list[list[float]]:
+    """A square matrix."""
+    found = matrix(value)
+    return found if found and len(found) == len(found[0]) else []
+
+
+def points(value: Any, across: str, up: str = "accuracy") -> list[tuple[float, float]]:
+    """The points of a curve of fractions from zero on, in rising order."""
+    pairs = [(number(row.get(across)), share(row.get(up))) for row in rows(value)]
+    return sorted((x, y) for x, y in pairs if x is not None and x >= 0 and y is not None)
+
+
+def interval(value: Any) -> tuple[float, float] | None:
+    """Two fractions."""
+    ends = [share(end) for end in value] if isinstance(value, Sequence) else []
+    if len(ends) != 2 or ends[0] is None or ends[1] is None:
+        return None
+    return ends[0], ends[1]

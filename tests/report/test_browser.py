@@ -1,0 +1,224 @@
+"""The page in a real browser, opened from disk: it works, asks for nothing and runs nothing else.
+
+Driven by playwright on the system's Chromium; skipped where there is none, unless
+BILATERAL_REQUIRE_BROWSER is set, as .ci/run does.
+"""
+
+import os
+import shutil
+
+import pytest
+from run_folders import HOSTILE, make_run, transfer
+
+from bilateral.report.gather import gather
+from bilateral.report.page import render
+from bilateral.report.transfer import read_transfer
+
+BROWSERS = ("chromium", "chromium-browser", "google-chrome", "google-chrome-stable")
+
+
+def found_browser():
+    return next(filter(None, map(shutil.which, BROWSERS)), None)
+
+
+@pytest.fixture(scope="module")
+def browser():
+    program = found_browser()
+    if program is None:
+        reason = f"no browser: none of {', '.join(BROWSERS)} is installed"
+        if os.environ.get("BILATERAL_REQUIRE_BROWSER"):
+            pytest.fail(reason)
+        pytest.skip(reason)
+    from playwright.sync_api import sync_playwright
+
+    with sync_playwright() as playwright:
+        started = playwright.chromium.launch(executable_path=program, args=["--no-sandbox"])
+        yield started
+        started.close()
+
+
+@pytest.fixture(scope="module")
+def pages(tmp_path_factory):
+    """A pair of runs like the demo's, one run alone, and a run of hostile names."""
+    out = tmp_path_factory.mktemp("browser")
+    accuracies = {"fgsm": 0.1425, "pgd20": 0.0125}
+    pair = [
+        make_run(out / "digits-undefended" / "seed0", accuracies=accuracies),
+        make_run(out / "digits-r-mc-la" / "seed0", verdict="suspect"),
+    ]
+    bad = make_run(out / "<img src=x onerror=alert(1)>" / "seed0", classes=list(HOSTILE.values()))
+    matrix = read_transfer(str(transfer(out / "transfer.json", list(HOSTILE.values()))))
+    written = {
+        "pair": render(gather(list(map(str, pair)))),
+        "one": render(gather([str(pair[1])])),
+        "hostile": render(gather([str(bad)]), matrix),
+    }
+    for name, page in written.items():
+        (out / f"{name}.html").write_text(page, encoding="utf-8")
+    return out
+
+
+class Visit:
+    """An open page, with all that it said and asked for."""
+
+    def __init__(self, browser, path, width=1200, scheme="light"):
+        self.said, self.asked = [], []
+        self.page = browser.new_page(viewport={"width": width, "height": 900}, color_scheme=scheme)
+        self.page.on("console", lambda message: self.said.append(message.text))
+        self.page.on("pageerror", lambda error: self.said.append(str(error)))
+        self.page.on("dialog", lambda dialog: (self.said.append("dialog"), dialog.dismiss()))
+        self.page.on("request", lambda request: self.asked.append(request.url))
+        self.page.goto(path.as_uri())
+
+    def __enter__(self):
+        return self
+
+    def __exit__(self, *_):
+        self.page.close()
+
+    def column(self, number):
+        return self.page.locator(f"#runs tbody tr > :nth-child({number})").all_inner_texts()
+
+    def text(self, selector):
+        return self.page.locator(selector).inner_text()
+
+
+@pytest.mark.parametrize("name", ["pair", "one", "hostile"])
+@pytest.mark.parametrize("scheme", ["light", "dark"])
+def test_no_error_no_request_no_overflow(browser, pages, name, scheme):
+    for width in (1200, 375):
+        with Visit(browser, pages / f"{name}.html", width, scheme) as visit:
+            page = visit.page
+            page.evaluate("document.querySelectorAll('details').forEach(one => one.open = true)")
+            page.keyboard.press("ArrowRight")
+            assert visit.said == []
+            others = [url for url in visit.asked if not url.startswith("data:")]
+            assert others == [(pages / f"{name}.html").as_uri()]
+            wide = page.evaluate("document.documentElement.scrollWidth")
+            assert wide <= width, f"{name} scrolls sideways at {width} px"
+
+
+def test_dark_and_light_follow_the_reader(browser, pages):
+    def brightness(scheme, selector, property):
+        with Visit(browser, pages / "one.html", scheme=scheme) as visit:
+            colour = visit.page.eval_on_selector(
+                selector, f"one => getComputedStyle(one).{property}"
+            )
+        return sum(int(part) for part in colour.strip("rgba()").split(",")[:3]) / 3
+
+    for scheme, bright_page in (("light", True), ("dark", False)):
+        paper = brightness(scheme, "html", "backgroundColor")
+        ink = brightness(scheme, ".drawing svg text", "fill")
+        assert (paper > 200) == bright_page and (ink < 100) == bright_page
+        assert abs(paper - ink) > 120, "the text of a drawing can be read"
+
+
+def test_text_follows_the_readers_size(browser, pages):
+    with Visit(browser, pages / "one.html") as visit:
+        measure = "getComputedStyle(document.querySelector('table')).fontSize"
+        before = float(visit.page.evaluate(measure).removesuffix("px"))
+        visit.page.evaluate("document.documentElement.style.fontSize = '200%'")
+        after = float(visit.page.evaluate(measure).removesuffix("px"))
+        assert after == pytest.approx(2 * before, rel=0.01)
+
+
+def test_the_table_sorts_by_click_and_by_key(browser, pages):
+    with Visit(browser, pages / "pair.html") as visit:
+        assert [name.split("/")[0] for name in visit.column(1)] == [
+            "digits-undefended",
+            "digits-r-mc-la",
+        ]
+        heading = visit.page.locator("#runs thead th").nth(4)
+        assert heading.inner_text().startswith("PGD (%)")
+        heading.get_by_role("button").click()
+        assert heading.get_attribute("aria-sort") == "descending"
+        assert [cell.split()[0] for cell in visit.column(5)] == ["69.2", "1.2"]
+        visit.page.keyboard.press("Enter")  # the button has the focus
+        assert heading.get_attribute("aria-sort") == "ascending"
+        assert [cell.split()[0] for cell in visit.column(5)] == ["1.2", "69.2"]
+        unmeasured = visit.page.locator("#runs thead th").nth(6)
+        for _ in range(2):  # either way round what was not measured comes last
+            unmeasured.get_by_role("button").click()
+            assert [cell.split()[0] for cell in visit.column(7)] == ["63.7", "–"]
+        assert heading.get_attribute("aria-sort") is None
+
+
+def test_keys_step_through_the_gallery(browser, pages):
+    with Visit(browser, pages / "one.html") as visit:
+        visit.page.locator("#gallery").scroll_into_view_if_needed()
+        assert visit.text("[data-place]") == "2 of 12"  # the first that was fooled
+        assert "True class 1; fooled. fgsm at 40/255, test image 7" in visit.text("[data-about]")
+        before = visit.page.locator("[data-picture=adversarial]").get_attribute("src")
+        visit.page.keyboard.press("ArrowRight")
+        assert visit.text("[data-place]") == "3 of 12"
+        assert "not fooled" in visit.text("[data-about]")
+        assert visit.page.locator("[data-picture=adversarial]").get_attribute("src") != before
+        for _ in range(3):
+            visit.page.keyboard.press("ArrowLeft")
+        assert visit.text("[data-place]") == "12 of 12"  # round the end
+        visit.page.locator("[data-step='1']").click()
+        assert visit.text("[data-place]") == "1 of 12"
+        visit.page.locator(".thumbs button").nth(4).click()
+        assert visit.text("[data-place]") == "5 of 12"
+        assert visit.page.locator(".thumbs [aria-current]").count() == 1
+        shown = visit.page.locator("[data-picture=clean]")
+        assert shown.evaluate("one => getComputedStyle(one).imageRendering") == "pixelated"
+        assert "true class 4" in shown.get_attribute("alt")
+        bars = visit.page.locator("[data-bars] tr").nth(4).inner_text().split("\t")
+        assert bars[1:] == ["100.0", "50.0", "90.0", "90.0"]
+
+
+def test_keys_elsewhere_leave_the_gallery_alone(browser, pages):
+    with Visit(browser, pages / "one.html") as visit:
+        visit.page.locator("#gallery").scroll_into_view_if_needed()
+        visit.page.locator("#gallery .scroll").focus()
+        visit.page.keyboard.press("ArrowRight")
+        assert visit.text("[data-place]") == "2 of 12"
+        visit.page.evaluate("document.activeElement.blur(); scrollTo(0, 1e6)")
+        visit.page.keyboard.press("ArrowRight")
+        assert visit.text("[data-place]") == "2 of 12"
+
+
+def test_filters_choose_pictures(browser, pages):
+    with Visit(browser, pages / "pair.html") as visit:
+        page = visit.page
+        assert page.locator(".thumbs button").count() == 24
+        page.locator("[data-filter=run] select").select_option("digits-r-mc-la/seed0")
+        assert page.locator(".thumbs button").count() == 12
+        page.locator("[data-filter=attack] select").select_option("pgd20 at 40/255")
+        assert page.locator(".thumbs button").count() == 6
+        page.locator("[data-filter=label] select").select_option("3")
+        assert visit.text("[data-place]") == "1 of 1"
+        assert "True class 3" in visit.text("[data-about]")
+        assert "pgd20 at 40/255, test image 21, digits-r-mc-la/seed0" in visit.text("[data-about]")
+        page.locator("[data-filter=run] select").select_option("")
+        assert page.locator(".thumbs button").count() == 2
+
+
+def test_hostile_names_are_shown_and_not_run(browser, pages):
+    with Visit(browser, pages / "hostile.html") as visit:
+        page = visit.page
+        classes = page.locator("[data-filter=label] option").all_text_contents()
+        assert set(classes[1:]) <= set(HOSTILE.values()) and len(classes) == 7
+        for _ in range(12):
+            page.keyboard.press("ArrowRight")
+        page.wait_for_timeout(100)
+        assert page.title().endswith("robustness report") and page.title() != "run"
+        assert visit.said == []
+        shown = page.locator("main").inner_text()
+        for name in HOSTILE.values():
+            assert " ".join(name.split()) in " ".join(shown.split()), name
+
+
+def test_print_shows_everything_on_white(browser, pages):
+    with Visit(browser, pages / "one.html", scheme="dark") as visit:
+        visit.page.set_viewport_size({"width": 720, "height": 1000})  # A4 with usual margins
+        visit.page.emulate_media(media="print", color_scheme="dark")
+        assert visit.page.evaluate("document.documentElement.scrollWidth") <= 720
+        paper = visit.page.evaluate("getComputedStyle(document.documentElement).backgroundColor")
+        assert paper == "rgb(253, 253, 251)"
+        assert not visit.page.locator(".controls").is_visible()
+        assert visit.page.locator(".example").is_visible()
+        hidden = "one => one.clientHeight ? one.scrollHeight - one.clientHeight : 0"
+        for box in visit.page.locator(".scroll").all():
+            assert box.evaluate(hidden) <= 1, "nothing is hidden inside a box"
