@@ -129,6 +129,12 @@ class RunFolder:
         lines = self.log.read_bytes().splitlines() if self.log.exists() else []
         return dict(json.loads(lines[-1])) if lines else {}
 
+    def guard_events(self) -> list[str]:
+        """What the guard said or did while this was trained, oldest first."""
+        lines = self.log.read_bytes().splitlines() if self.log.exists() else []
+        guards = [json.loads(line).get("guard") or {} for line in lines]
+        return [guard["event"] for guard in guards if "event" in guard]
+
     def append_log(self, record: dict[str, Any]) -> None:
         """One more epoch in the log."""
         with self.log.open("a", encoding="utf-8") as file:

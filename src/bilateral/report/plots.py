@@ -15,9 +15,9 @@ Kind = Callable[[Any], float | None]
 READINGS = {
     "clean_accuracy": "clean, on training images",
     "adversarial_accuracy": "adversarial, on training images",
-    "check/clean": "clean, on 500 fixed images",
-    "check/fgsm": "FGSM, on 500 fixed images",
-    "check/pgd10": "PGD-10, on 500 fixed images",
+    "check/clean": "clean, on the guard's images",
+    "check/fgsm": "FGSM, on the guard's images",
+    "check/pgd10": "PGD-10, on the guard's images",
 }
 
 
@@ -145,7 +145,7 @@ def robust_during_training(runs: Sequence[RunFiles], salt: str) -> Drawing | Non
         "PGD-10 accuracy during training",
         draw_svg(paint, f"{salt}-check"),
         f"Accuracy under PGD-10 by epoch. {_ends(lines, 100, ' %')}",
-        "On 500 fixed training images.",
+        "On the guard's fixed images: training images, unless the recipe holds some out.",
         lines,
     )
 

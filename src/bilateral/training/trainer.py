@@ -331,7 +331,8 @@ class Trainer:
         recovery, adversary = self.recovery, self.engine.run.adversary
         assert recovery.good is not None
         back = recovery.good["step"] // self.batches.steps
-        recovery.event = f"{reading.describe(record['epoch'])}; back to epoch {back}"
+        untold = f"{recovery.event}. " if recovery.event else ""
+        recovery.event = f"{untold}{reading.describe(record['epoch'])}; back to epoch {back}"
         recovery.count += 1
         recovery.stopped = self.run.guard == "stop" or recovery.count > RECOVERIES
         if recovery.stopped:
