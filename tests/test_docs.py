@@ -193,6 +193,27 @@ def test_the_snippets_of_extending_run(
     assert exit_code == 0, error
 
 
+def test_the_snippet_of_method_draws_labels(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A run on the digits plays the one on CIFAR-10."""
+    monkeypatch.chdir(tmp_path)
+    (code,) = blocks(ROOT / "docs" / "method.md", "python")
+    (named,) = re.findall(r'folder = "runs/(.*)/seed0"', code)
+    words = f"train digits-r-mc-la --name {named} --epochs 1 --check-epochs 0 --device cpu --quiet"
+    assert said(words.split())[0] == 0
+    names: dict[str, Any] = {}
+    exec(code, names)
+    assert Path("labels.svg").read_bytes().startswith(b"<?xml")
+    for example in names["examples"]:
+        wrong = [share for place, share in enumerate(example.labels["as given"]) if share == 0]
+        assert len(wrong) == 9 and example.labels["as given"][example.label] == 1
+        main = example.labels["main formula"]
+        assert main[example.label] == pytest.approx(
+            9 * max(main[: example.label] + main[example.label + 1 :])
+        )
+
+
 def stand_in(features: int) -> nn.Module:
     """A network in place of one that would be downloaded."""
     return nn.Sequential(nn.Flatten(), nn.Linear(features, 10))

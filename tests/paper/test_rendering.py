@@ -146,3 +146,6 @@ def test_rows_measured_in_the_same_way_share_a_line():
         "`bilateral train x`.",
     ]
     assert origins([], str) == []
+    many = [{**ROW, "title": title} for title in "abcde"]
+    assert origins(many[:4], lambda row: row["title"])[0].startswith("- a; b; c; d: a GPU")
+    assert origins(many, lambda row: row["title"])[0].startswith("- a; ...; e (5 rows): a GPU")

@@ -71,7 +71,7 @@ def label_chart(examples: Sequence[LabelExample], classes: Sequence[str]) -> byt
     """
     drawing = Figure(figsize=(9.0, 1.25 * len(examples) + 0.7), layout="constrained")
     grid = drawing.subplots(len(examples), 3, squeeze=False, width_ratios=[1, 1.2, 6])
-    most = max(_wrong_shares(example).max() for example in examples)
+    most = max(_wrong_shares(example).max() for example in examples) or 1.0
     for number, (example, (picture, true, wrong)) in enumerate(zip(examples, grid, strict=True), 1):
         last = number == len(examples)
         grey = example.pixels.shape[2] == 1

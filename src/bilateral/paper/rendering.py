@@ -14,6 +14,7 @@ Row = Mapping[str, Any]
 ABSENT = "-"
 # Shown even where nobody has run it: a table that stops at PGD is not the truth about a model.
 _ALWAYS_SHOWN = "autoattack"
+MOST_NAMED = 4
 
 
 def results_table(rows: Sequence[Row]) -> str:
@@ -88,7 +89,14 @@ def origins(rows: Sequence[Row], name: Callable[[Row], str]) -> list[str]:
     names: dict[str, dict[str, None]] = {}
     for row in rows:
         names.setdefault(_way(row), {})[name(row)] = None
-    return [f"- {'; '.join(named)}: {way}" for way, named in names.items()]
+    return [f"- {_listed(list(named))}: {way}" for way, named in names.items()]
+
+
+def _listed(names: list[str]) -> str:
+    """Names in a row; of many the first and the last."""
+    if len(names) <= MOST_NAMED:
+        return "; ".join(names)
+    return f"{names[0]}; ...; {names[-1]} ({len(names)} rows)"
 
 
 def _way(row: Row) -> str:
