@@ -49,7 +49,9 @@ def run_of(recipe: str, seed: int, choices: Choices, fields: dict[str, Any] | No
     if choices.model is not None:
         run = run.with_fields(model=choices.model)
     if choices.epochs is not None:
-        run = run.with_fields(epochs=choices.epochs)
+        # The paper's "+" is twice its usual schedule, and stays so.
+        longer = recipe.endswith("-long")
+        run = run.with_fields(epochs=choices.epochs * (2 if longer else 1))
     return _quick(run) if choices.quick else run
 
 
