@@ -15,7 +15,7 @@ SOURCE = Path(__file__).parents[1] / "src" / "bilateral"
 LAYERS = [
     ["errors", "config", "results", "tables", "randomness", "arguments"],
     ["models", "data", "runtime", "processes", "runs", "weights"],
-    ["attacks", "labels"],
+    ["attacks", "labels", "regularisers"],
     ["method"],
     ["training", "evaluation"],
     ["paper"],
