@@ -19,7 +19,7 @@ LAYERS = [
     ["method"],
     ["training", "evaluation"],
     ["paper"],
-    ["report", "export"],
+    ["report", "export", "sweeps"],
     ["commands"],
     ["cli", "__main__", "__init__"],
 ]

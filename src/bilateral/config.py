@@ -6,6 +6,7 @@ a recipe is such a value, `config.json` holds it, and the command line overrides
 
 import math
 import re
+from collections.abc import Mapping
 from typing import Annotated, Any, Literal, Self
 
 import tyro
@@ -71,6 +72,22 @@ class Settings(BaseModel):
     def with_fields(self, **changes: Any) -> Self:
         """A copy with some fields changed, validated again (`model_copy` would not)."""
         return type(self).model_validate({**self.model_dump(), **changes})
+
+    def with_paths(self, fields: Mapping[str, Any]) -> Self:
+        """A copy with some fields changed, also those of parts: `adversary.epsilon`.
+
+        They are validated together: one may only be right beside another.
+        """
+        values = self.model_dump()
+        for path, value in fields.items():
+            *parts, name = path.replace("-", "_").split(".")
+            place: Any = values
+            for part in parts:
+                place = place.get(part) if isinstance(place, dict) else None
+            if not isinstance(place, dict) or name not in place:
+                raise UserError(f"there is no field '{path}'")
+            place[name] = value
+        return type(self).model_validate(values)
 
 
 class GradientAttack(Settings):
