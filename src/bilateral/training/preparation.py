@@ -8,15 +8,16 @@ from bilateral.data.batches import Batches
 from bilateral.data.datasets import Split
 from bilateral.data.device_images import DeviceImages
 from bilateral.data.photograph_batches import PhotographBatches
-from bilateral.data.subsets import balanced_subset
+from bilateral.data.subsets import balanced_subset, divided, per_class_subset
 from bilateral.errors import UserError
 from bilateral.labels import default_ratio
 from bilateral.models.probe import output_of
 from bilateral.processes import Processes
-from bilateral.randomness import image_keys
+from bilateral.randomness import image_keys, purpose_key
 from bilateral.training.guard import GUARD_IMAGES
 
 AnyBatches = Batches | PhotographBatches
+_SUBSET, _HELD_OUT = 5, 9
 
 
 def check_labels(split: Split, name: str) -> None:
@@ -27,6 +28,15 @@ def check_labels(split: Split, name: str) -> None:
         raise UserError(f"{name} has one class; a classifier needs two or more")
     if split.labels.min() < 0 or split.labels.max() >= len(split.classes):
         raise UserError(f"a label lies outside the {len(split.classes)} classes of {name}")
+
+
+def training_part(split: Split, run: Run) -> tuple[Split, Split | None]:
+    """What a run trains on, and what it holds out of that, if anything."""
+    if run.data.images_per_class is not None:
+        split = per_class_subset(split, run.data.images_per_class, purpose_key(run.seed, _SUBSET))
+    if not run.data.held_out:
+        return split, None
+    return divided(split, run.data.held_out, purpose_key(run.seed, _HELD_OUT))
 
 
 def batches_of(

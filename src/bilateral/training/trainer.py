@@ -17,7 +17,6 @@ from bilateral.config import Adversary, Machine, Run, fraction_text
 from bilateral.data.batches import Batch, Batches
 from bilateral.data.datasets import Split
 from bilateral.data.photograph_batches import judge_unreadable
-from bilateral.data.subsets import divided, per_class_subset
 from bilateral.errors import Interrupted, TrainingError, UserError
 from bilateral.models import build_model
 from bilateral.processes import Processes, is_lost_process
@@ -41,6 +40,7 @@ from bilateral.training.preparation import (
     first_batch_fits,
     guard_images,
     low_ratio,
+    training_part,
 )
 from bilateral.training.progress import TrainingProgress
 from bilateral.training.tracking import Tracking, require_tensorboard
@@ -48,7 +48,7 @@ from bilateral.weights import read_weights, write_weights
 
 RECOVERIES = 3
 """How often the guard goes back before it stops for good."""
-_SUBSET, _CHECK, _HELD_OUT = 5, 6, 9
+_CHECK = 6
 
 
 class Trainer:
@@ -67,13 +67,7 @@ class Trainer:
         self.run, self.folder, self.device, self.progress = run, folder, device, progress
         self.machine, self.processes = machine or Machine(), processes or Processes()
         check_labels(split, run.data.name)
-        if run.data.images_per_class is not None:
-            split = per_class_subset(
-                split, run.data.images_per_class, purpose_key(run.seed, _SUBSET)
-            )
-        held_out = None
-        if run.data.held_out:
-            split, held_out = divided(split, run.data.held_out, purpose_key(run.seed, _HELD_OUT))
+        split, held_out = training_part(split, run)
         self.split = split
         speed = Speed.on(self.machine, device, self.processes)
         if self.machine.graphs == "on" and not speed.graphs:
