@@ -50,13 +50,14 @@ def test_in_brief_there_are_measured_rows_and_filled_columns_alone():
     assert lines[6].startswith("| R-MC-LA (eps 8) | wrn-28-10 |")
     assert lines[8:] == [
         "- R-MC-LA (wrn-28-10, 839 s of training); R-MC-LA (eps 8) (wrn-28-10, 839 s of training): "
-        "a GPU, commit abc, seed 0; `bilateral reproduce cifar10`. Note: with a note."
+        "a GPU, commit abc, seed 0; `bilateral reproduce cifar10`.",
+        "- Note: with a note.",
     ]
 
 
 def test_in_brief_a_table_without_rows_is_left_out():
     lines = brief(results(cifar10=[ROW])).splitlines()
-    assert [line[:4] for line in lines] == ["| mo", "| --", "| R-", "", "- R-"]
+    assert [line[:4] for line in lines] == ["| mo", "| --", "| R-", "", "- R-", "- No"]
     assert set(IN_BRIEF) <= set(TABLES)
 
 
@@ -79,6 +80,7 @@ def test_the_page_has_every_table_and_says_what_is_not_measured():
         assert sections[name].count("\n| ") == 2 + len(table.rows), "every row of the paper"
         assert ("Not measured yet." in sections[name]) == (name != "cifar10")
     assert "- R-MC-LA (wrn-28-10, 839 s of training): a GPU" in sections["cifar10"]
+    assert "Note: with a note." in sections["cifar10"]
     assert "| R-MC |  |  |  | (89.9) |" in sections["cifar10"], "the paper's alone in brackets"
     assert ".svg" not in page
 

@@ -49,8 +49,10 @@ def brief(results: Mapping[str, Rows], names: Sequence[str] = IN_BRIEF) -> str:
         filled = [place for place in range(len(head)) if any(line[place] for line in lines)]
         cells = [[line[place] for place in filled] for line in lines]
         parts.append(render(([head[place] for place in filled], cells), "markdown"))
-    rows_shown = [row for name in names for row in results[name]]
-    return "\n\n".join([*parts, "\n".join(origins(rows_shown, _about))])
+    measured = [row for name in names for row in results[name]]
+    below = origins([{**row, "note": ""} for row in measured], _about)
+    below += [f"- Note: {note}." for note in _notes(measured)]
+    return "\n\n".join([*parts, "\n".join(below)])
 
 
 def _section(table: PaperTable, rows: Rows) -> str:
@@ -59,6 +61,11 @@ def _section(table: PaperTable, rows: Rows) -> str:
     if table.is_figure and rows:
         lines += ["", f"![{table.title}](../results/{table.name}.svg)"]
     return "\n".join([*lines, "", *(origins(rows, _about) or ["Not measured yet."])])
+
+
+def _notes(rows: Rows) -> list[str]:
+    """What there is to know of rows, each once."""
+    return list(dict.fromkeys(row["note"] for row in rows if row.get("note")))
 
 
 def _about(row: Mapping[str, Any]) -> str:
