@@ -1,5 +1,8 @@
 """Times and rates become tables, and an aim is met only by what counts."""
 
+import subprocess
+import sys
+
 import pytest
 
 from bilateral.paper.speed import aims_table, speed_table, training_speed_table
@@ -105,3 +108,10 @@ def test_a_larger_batch_counts_only_if_it_learns_as_well(variants, said):
     found = cells(aims_table([], [{**TRAINING, "batch_size": 512}], variants))
     assert found[1] == "6,038 images a second" + (f"; {said}" if said else "")
     assert found[3] == ("does not count (met; missed)" if said else "met; missed")
+
+
+def test_tables_of_measurements_need_no_torch():
+    code = (
+        "import sys, bilateral.paper.speed, bilateral.paper.pages; sys.exit('torch' in sys.modules)"
+    )
+    assert subprocess.run([sys.executable, "-c", code], check=False).returncode == 0
