@@ -19,7 +19,7 @@ from bilateral.data.datasets import Split
 from bilateral.data.photograph_batches import judge_unreadable
 from bilateral.errors import Interrupted, TrainingError, UserError
 from bilateral.models import build_model
-from bilateral.processes import Processes, is_lost_process
+from bilateral.processes import Processes
 from bilateral.randomness import purpose_key
 from bilateral.runs import RunFolder
 from bilateral.runtime import (
@@ -32,6 +32,7 @@ from bilateral.runtime import (
 from bilateral.training.averaging import AveragedWeights
 from bilateral.training.checkpoint import read_checkpoint, write_checkpoint
 from bilateral.training.engine import Engine, Speed, Totals
+from bilateral.training.failures import explained
 from bilateral.training.guard import Reading, Recovery, leaps, milder, read
 from bilateral.training.optimiser import build_optimiser, go_on_with, learning_rate
 from bilateral.training.preparation import (
@@ -150,22 +151,9 @@ class Trainer:
             self.recovery.good = copy.deepcopy(self._state())
         stop = StopRequest()
         title = f"{self.run.recipe} on {self.device.type}"
-        with stop.listening(), self.progress.running(title, self.total_steps, self.step):
-            try:
-                self._epochs(stop)
-            except torch.OutOfMemoryError as error:  # a RuntimeError too
-                raise TrainingError(
-                    f"out of memory on {self.device} ({str(error).splitlines()[0][:120]}): give "
-                    "--machine.accumulate 2 (or more) to compute a batch in parts; the same "
-                    "command with it goes on from the last checkpoint"
-                ) from None
-            except RuntimeError as error:
-                if not is_lost_process(error):
-                    raise
-                raise TrainingError(
-                    f"another process of this run was lost ({str(error).splitlines()[0][:160]}); "
-                    "the same command goes on from the last checkpoint"
-                ) from None
+        shown = self.progress.running(title, self.total_steps, self.step)
+        with stop.listening(), shown, explained(self.device):
+            self._epochs(stop)
         self._save()
         if self.processes.first:
             write_weights(self.folder.weights, self.final_model, self.about)
