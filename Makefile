@@ -13,7 +13,7 @@ test: lint
 	$(BIN)/python -m pytest -n 2 --dist loadfile --ignore tests/faults
 
 faults: $(VENV)/installed-dev
-	$(BIN)/python -m pytest tests/faults
+	$(BIN)/python -m pytest -n 2 tests/faults
 
 # The same campaign for half an hour, by another schedule every time; the seed is printed.
 soak: export BILATERAL_SOAK_SECONDS ?= 1800

@@ -15,11 +15,11 @@ SOURCE = Path(__file__).parents[1] / "src" / "bilateral"
 LAYERS = [
     ["errors", "config", "results", "tables", "randomness", "arguments", "locks", "storage"],
     ["models", "data", "runtime", "processes", "runs", "weights"],
-    ["attacks", "labels"],
+    ["attacks", "labels", "regularisers"],
     ["method"],
     ["training", "evaluation"],
     ["paper"],
-    ["report", "export"],
+    ["report", "export", "sweeps"],
     ["commands"],
     ["cli", "__main__", "__init__"],
 ]

@@ -320,3 +320,7 @@ def test_demo_keeps_its_promise(tmp_path):
     assert readings["digits-undefended"] < 0.2
     assert readings["digits-r-mc-la"] > 0.6
     assert Path(tmp_path / "digits-r-mc-la" / "seed0" / "evaluation.json").exists()
+    page = (tmp_path / "report.html").read_text()
+    for shown in ("digits-undefended/seed0", "digits-r-mc-la/seed0", "Accuracy against the budget"):
+        assert shown in page
+    assert "Missing or damaged" not in page

@@ -110,3 +110,13 @@ def test_soft_cross_entropy_is_torchs_own():
     logits, rows = torch.randn(8, 5), torch.rand(8, 5).softmax(1)
     expected = torch.nn.functional.cross_entropy(logits, rows)
     torch.testing.assert_close(soft_cross_entropy(logits, rows), expected)
+
+
+@pytest.mark.parametrize("rule", ["one-hot", "smoothing", "adversarial", "supplementary"])
+def test_mixing_moves_every_rule_towards_the_uniform_label(rule):
+    logits = torch.randn(6, 4, generator=torch.Generator().manual_seed(2))
+    labels = torch.arange(6) % 4
+    plain = soft_labels(logits, labels, Labels(rule=rule))
+    mixed = soft_labels(logits, labels, Labels(rule=rule, mix=0.3))
+    torch.testing.assert_close(mixed, 0.7 * plain + 0.3 * torch.full_like(plain, 0.25))
+    torch.testing.assert_close(mixed.sum(1), torch.ones(6))

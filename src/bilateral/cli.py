@@ -92,6 +92,7 @@ COMMANDS = {
     "report": "one self-contained page of what run folders hold",
     "reproduce": "a table of the paper, trained, measured and printed beside the paper's figures",
     "export": "the trained model for use elsewhere, and its model card",
+    "sweep": "a list or grid of configurations under a time budget, ranked on held-out images",
     "bench": "time attacks beside the peers'",
     "list": "recipes, models, datasets, attacks",
     "data": "list, fetch and check data sets",

@@ -8,6 +8,7 @@ import hashlib
 import json
 import math
 import re
+from collections.abc import Mapping
 from typing import Annotated, Any, Literal, Self
 
 import tyro
@@ -74,6 +75,22 @@ class Settings(BaseModel):
         """A copy with some fields changed, validated again (`model_copy` would not)."""
         return type(self).model_validate({**self.model_dump(), **changes})
 
+    def with_paths(self, fields: Mapping[str, Any]) -> Self:
+        """A copy with some fields changed, also those of parts: `adversary.epsilon`.
+
+        They are validated together: one may only be right beside another.
+        """
+        values = self.model_dump()
+        for path, value in fields.items():
+            *parts, name = path.replace("-", "_").split(".")
+            place: Any = values
+            for part in parts:
+                place = place.get(part) if isinstance(place, dict) else None
+            if not isinstance(place, dict) or name not in place:
+                raise UserError(f"there is no field '{path}'")
+            place[name] = value
+        return type(self).model_validate(values)
+
 
 class GradientAttack(Settings):
     """One signed-gradient loop: FGSM, PGD, MI-FGSM and the training adversary differ in these."""
@@ -86,10 +103,16 @@ class GradientAttack(Settings):
         1.0, description="width of the random start as a multiple of the budget"
     )
     clip_start: bool = Field(False, description="clip the start to [0, 1] before the first step")
+    projection: Literal["ball", "range", "none"] = Field(
+        "ball", description="where a step may end: in the ball, in [0, 1], or anywhere (N-FGSM)"
+    )
     target: Target = Field("none", description="class to move towards, fixed at the clean image")
     loss: Literal["cross-entropy", "margin", "divergence"] = Field(
         "cross-entropy",
         description="what a step changes; divergence is TRADES's KL to the clean prediction",
+    )
+    guide: Annotated[float, Field(ge=0)] = Field(
+        0.0, description="weight of the squared change of the prediction in the loss (GAT)"
     )
     margin_cap: Annotated[float, Field(gt=0)] | None = Field(
         None, description="stop pushing an image past this margin (the authors' code: 50)"
@@ -110,6 +133,8 @@ class GradientAttack(Settings):
             raise ValueError("the divergence loss takes no target")
         if self.restarts > 1 and self.iterate == "last":
             raise ValueError("restarts need iterate = any: they go on from what was tested")
+        if self.projection != "ball" and self.iterate == "any":
+            raise ValueError("an image outside the ball fools nobody: iterate = any needs the ball")
         return self
 
 
@@ -147,6 +172,9 @@ class Labels(Settings):
     budget: Annotated[float, Field(ge=0, lt=1)] = Field(
         0.5, description="mass taken from the true class by smoothing, the paper's epsilon_y"
     )
+    mix: Annotated[float, Field(ge=0, lt=1)] = Field(
+        0.0, description="share of the uniform distribution mixed into the label of any rule"
+    )
     top_k: Positive | None = Field(
         None,
         description="share among so many wrong classes of largest loss (R-MC-LA9); none: all",
@@ -161,6 +189,9 @@ class Data(Settings):
     )
     images_per_class: Positive | None = Field(
         None, description="train on this many images of each class; none: all"
+    )
+    held_out: Annotated[int, Field(ge=0)] = Field(
+        0, description="training images left out, for the guard; 0: it reads training images"
     )
     augment: Literal["none", "crop", "crop-flip", "resized-crop-flip"] = Field(
         "crop-flip",
@@ -190,8 +221,10 @@ class Optimiser(Settings):
     weight_decay: Annotated[float, Field(ge=0)] = Field(
         2e-4, description="on convolution and linear weights only"
     )
-    schedule: Literal["steps", "triangular"] = Field(
-        "steps", description="drop at the milestones, or rise for a fifth and fall to zero"
+    schedule: Literal["steps", "triangular", "one-cycle"] = Field(
+        "steps",
+        description="drop at the milestones; rise for a fifth and fall to zero; or the same along "
+        "cosines, rising for three tenths",
     )
     milestones: tuple[float, ...] = Field(
         (0.6, 0.9), description="fractions of the run after which the rate drops"
@@ -204,6 +237,15 @@ class Optimiser(Settings):
         if not inside or list(self.milestones) != sorted(self.milestones):
             raise ValueError("milestones are rising fractions of the run, each in (0, 1)")
         return self
+
+
+class Regulariser(Settings):
+    """A pull of the adversarial prediction to the clean one, which is not pulled itself."""
+
+    kind: Literal["none", "squared", "nuclear"] = Field(
+        "none", description="distance of the two: squared (GAT), or nuclear over a batch (NuAT)"
+    )
+    weight: Annotated[float, Field(gt=0)] = Field(10.0, description="its weight in the loss")
 
 
 class Run(Settings):
@@ -224,6 +266,10 @@ class Run(Settings):
     trades_weight: Annotated[float, Field(gt=0)] = Field(
         6.0, description="weight of TRADES's divergence term"
     )
+    regulariser: Regulariser = Regulariser()
+    weight_perturbation: Annotated[float, Field(ge=0, lt=1)] = Field(
+        0.0, description="AWP: weights move uphill by this share of their length; 3 forwards more"
+    )
     optimiser: Optimiser = Optimiser()
     epochs: Positive = Field(100, description="passes over the training set")
     averaging: Annotated[float, Field(gt=0, lt=1)] | None = Field(
@@ -233,12 +279,30 @@ class Run(Settings):
         "auto", description="auto is bfloat16 on a GPU that has it, else float32"
     )
     check_epochs: Annotated[int, Field(ge=0)] = Field(
-        5, description="PGD-10 on 500 fixed training images every so many epochs; 0: never"
+        1, description="the guard reads FGSM and PGD-10 every so many epochs; 0: never"
+    )
+    guard: Literal["watch", "stop", "shrink-step", "two-step"] = Field(
+        "watch",
+        description="when one-step training collapses: log it, or go back and stop or train milder",
     )
     checkpoint_seconds: Annotated[float, Field(ge=0)] = Field(
         60.0, description="write a checkpoint after the first step past this time"
     )
     seed: Annotated[int, Field(ge=0, lt=2**31)] = Field(0, description="decides all randomness")
+
+    @model_validator(mode="after")
+    def _consistent(self) -> "Run":
+        if self.regulariser.kind != "none" and self.adversary.reference == "start":
+            raise ValueError("the regulariser reads the clean image: adversary.reference = clean")
+        if self.regulariser.kind != "none" and self.method != "adversarial":
+            raise ValueError(f"the regulariser is for method = adversarial, not {self.method}")
+        if self.weight_perturbation and self.method == "undefended":
+            raise ValueError("weight_perturbation is for adversarial training")
+        if self.guard != "watch" and not self.check_epochs:
+            raise ValueError("guard acts on readings: check_epochs must be 1 or more")
+        if self.guard != "watch" and self.method == "undefended":
+            raise ValueError("guard has nothing to act on: the method is undefended")
+        return self
 
 
 class Machine(Settings):

@@ -45,10 +45,11 @@ def perturb_by(
     adversary: Adversary,
     rule: Labels,
     keys: Tensor | None = None,
+    wants_reference: bool = False,
 ) -> tuple[Tensor, Tensor, Tensor | None]:
     """The same with a model that is already in the adversary's mode and may be compiled."""
     reference: Tensor | None = None
-    if needs_reference(adversary, rule):
+    if wants_reference or needs_reference(adversary, rule):
         with torch.no_grad():
             reference = model(images).float()
     attacked = gradient_attack(model, images, labels, adversary, keys, reference)
@@ -59,6 +60,7 @@ def perturb_by(
 def needs_reference(adversary: Adversary, rule: Labels) -> bool:
     """Whether target or label are read at the clean image, which costs a forward pass."""
     by_logits = adversary.target not in ("none", "random") or adversary.loss == "divergence"
+    by_logits = by_logits or adversary.guide > 0
     by_logits = by_logits or rule.rule in ("adversarial", "supplementary")
     return by_logits and adversary.reference == "clean"
 

@@ -102,10 +102,20 @@ class RunFolder:
             kept.append(line)
         write_atomic(self.log, b"".join(kept))
 
+    def records(self) -> list[dict[str, Any]]:
+        """The epochs in the log."""
+        lines = self.log.read_bytes().splitlines() if self.log.exists() else []
+        return [dict(json.loads(line)) for line in lines]
+
     def last_record(self) -> dict[str, Any]:
         """The last epoch in the log; empty where there is none."""
-        lines = self.log.read_bytes().splitlines() if self.log.exists() else []
-        return dict(json.loads(lines[-1])) if lines else {}
+        records = self.records()
+        return records[-1] if records else {}
+
+    def guard_events(self) -> list[str]:
+        """What the guard said or did while this was trained, oldest first."""
+        guards = [record.get("guard") or {} for record in self.records()]
+        return [guard["event"] for guard in guards if "event" in guard]
 
     def append_log(self, record: dict[str, Any]) -> None:
         """One more epoch in the log."""

@@ -202,7 +202,7 @@ def test_a_damaged_checkpoint_is_refused_and_never_read(server, known, folder, t
     path.unlink()
     assert command(server, WORDS, folder)[0] == 0
     assert results(folder) == results(known["evaluate"].base)
-    ended("train", {"damaged checkpoint": 66})
+    ended("train", {"damaged checkpoint": 1})
 
 
 def test_weights_that_were_damaged_are_refused(known, tmp_path, server, ended):
@@ -237,7 +237,7 @@ def test_weights_that_were_damaged_are_refused(known, tmp_path, server, ended):
     (folder / RUN / "model.safetensors").unlink()  # as the message says
     assert command(server, WORDS, folder)[0] == 0
     assert (folder / RUN / "model.safetensors").read_bytes() == content
-    ended("evaluate", {"damaged weights": len(places) + 1})
+    ended("evaluate", {"damaged weights": 1})
 
 
 def test_two_processes_on_one_folder(server, known, folder, ended):

@@ -39,7 +39,8 @@ TABLE = PaperTable(
 
 def test_a_run_is_the_recipe_with_the_row_and_the_choices():
     run = run_of("cifar10-r-mc-la-long", 2, Choices(model="preact-resnet-18", epochs=30))
-    assert (run.model, run.epochs, run.seed) == ("preact-resnet-18", 30, 2)
+    assert (run.model, run.epochs, run.seed) == ("preact-resnet-18", 60, 2)
+    assert run_of("cifar10-r-mc-la", 0, Choices(epochs=30)).epochs == 30, "the + is twice as long"
     assert run.optimiser.milestones == (0.5, 0.75)
     small = run_of("cifar10-r-mc-la", 0, Choices(), {"data.images_per_class": 500})
     assert small.data.images_per_class == 500 and small.data.name == "cifar10"

@@ -172,10 +172,10 @@ def curves() -> dict[str, Any]:
 
 
 def gallery(
-    classes: list[str], attacks: list[str], shape: tuple[int, int, int] = (1, 8, 8), count: int = 6
+    classes: list[str], attacks: list[str], shape: tuple[int, int, int], count: int, seed: int
 ) -> dict[str, np.ndarray]:
     """A few pictures; odd ones are fooled into the next class."""
-    random = np.random.default_rng(0)
+    random = np.random.default_rng(seed)
     labels = np.arange(count) % len(classes)
     clean = random.random((count, *shape)).astype(np.float32)
     before = np.full((count, len(classes)), 0.01, np.float32)
@@ -211,6 +211,7 @@ def make_run(
     shape: tuple[int, int, int] = (1, 8, 8),
     count: int = 6,
     epochs: int = 30,
+    seed: int = 0,
 ) -> Path:
     """A run folder with every file that a page reads."""
     run = recipe_named("digits-r-mc-la").model_dump(mode="json")
@@ -236,7 +237,7 @@ def make_run(
     write(path / "diagnostics.json", diagnosis(verdict))
     write(path / "curves.json", {"schema": 1, **curves()})
     np.savez_compressed(
-        path / "gallery.npz", **gallery(classes, list(accuracies)[:2], shape, count)
+        path / "gallery.npz", **gallery(classes, list(accuracies)[:2], shape, count, seed)
     )
     return path
 

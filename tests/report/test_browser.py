@@ -212,7 +212,9 @@ def test_hostile_names_are_shown_and_not_run(browser, pages):
 
 def test_print_shows_everything_on_white(browser, pages):
     with Visit(browser, pages / "one.html", scheme="dark") as visit:
+        visit.page.set_viewport_size({"width": 720, "height": 1000})  # A4 with usual margins
         visit.page.emulate_media(media="print", color_scheme="dark")
+        assert visit.page.evaluate("document.documentElement.scrollWidth") <= 720
         paper = visit.page.evaluate("getComputedStyle(document.documentElement).backgroundColor")
         assert paper == "rgb(253, 253, 251)"
         assert not visit.page.locator(".controls").is_visible()

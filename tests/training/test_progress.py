@@ -29,7 +29,7 @@ def shown(terminal, quiet=False):
 
 def test_plain_lines_elsewhere():
     wanted, text = shown(terminal=False)
-    line = "epoch 2/3  loss 1.234  clean 50.0 %  PGD-10 on training images 70.0 %  1,234 images/s"
+    line = "epoch 2/3  loss 1.234  clean 50.0 %  PGD-10 70.0 %  1,234 images/s"
     assert line in text
     assert not wanted and "━" not in text
 

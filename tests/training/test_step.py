@@ -4,18 +4,24 @@ import pytest
 import torch
 from torch.nn import functional as F
 
-from bilateral.config import Adversary, Labels, Run
+from bilateral.config import Adversary, Labels, Regulariser, Run
 from bilateral.method import perturb
 from bilateral.randomness import image_keys
-from bilateral.training.step import step_loss
+from bilateral.training.step import forwards_per_image, perturbed_batch, step_loss
 from bilateral.training.twin import twin_of
 
 KEYS = image_keys(0, torch.arange(16))
 
 
+def loss_of(model, batch, run, twin=None):
+    """Both halves of a step."""
+    perturbed = perturbed_batch(twin or model, *batch, run, KEYS)
+    return step_loss(model, perturbed, *batch, run)
+
+
 def test_undefended_is_plain_cross_entropy(linear, batch):
     run = Run(method="undefended", labels=Labels(rule="one-hot"))
-    result = step_loss(linear, linear, *batch, run, KEYS)
+    result = loss_of(linear, batch, run)
     torch.testing.assert_close(result.loss, F.cross_entropy(linear(batch[0]), batch[1]))
     assert int(result.clean_correct) == int((linear(batch[0]).argmax(1) == batch[1]).sum())
     assert result.adversarial_correct is None
@@ -25,7 +31,7 @@ def test_undefended_is_plain_cross_entropy(linear, batch):
 def test_adversarial_step_fits_soft_labels_at_adversarial_images(linear, batch, rule):
     run = Run(adversary=Adversary(target="most-confusing"), labels=Labels(rule=rule))
     images, soft, _ = perturb(linear, *batch, run.adversary, run.labels, KEYS)
-    result = step_loss(linear, linear, *batch, run, KEYS)
+    result = loss_of(linear, batch, run)
     torch.testing.assert_close(result.loss, F.cross_entropy(linear(images), soft))
     assert not torch.equal(images, batch[0])
 
@@ -38,7 +44,7 @@ def test_trades_is_clean_loss_plus_weighted_divergence(linear, batch):
     p, q = clean.softmax(1), attacked.log_softmax(1)
     divergence = (p * (p.log() - q)).sum(1).mean()
     expected = F.cross_entropy(clean, batch[1]) + 6 * divergence
-    torch.testing.assert_close(step_loss(linear, linear, *batch, run, KEYS).loss, expected)
+    torch.testing.assert_close(loss_of(linear, batch, run).loss, expected)
 
 
 def test_weight_gradients_come_from_the_update_alone(convolutional, batch):
@@ -48,6 +54,35 @@ def test_weight_gradients_come_from_the_update_alone(convolutional, batch):
     images, soft, _ = perturb(convolutional, *batch, run.adversary, run.labels, KEYS)
     loss = F.cross_entropy(convolutional(images), soft)
     expected = torch.autograd.grad(loss, list(convolutional.parameters()))
-    step_loss(convolutional, twin_of(convolutional), *batch, run, KEYS).loss.backward()
+    loss_of(convolutional, batch, run, twin_of(convolutional)).loss.backward()
     for parameter, gradient in zip(convolutional.parameters(), expected, strict=True):
         torch.testing.assert_close(parameter.grad, gradient)
+
+
+@pytest.mark.parametrize("kind", ["squared", "nuclear"])
+def test_a_regulariser_adds_its_distance_from_the_clean_prediction(linear, batch, kind):
+    plain = Run(adversary=Adversary(target="most-confusing"))
+    run = plain.with_fields(regulariser=Regulariser(kind=kind, weight=3.0))
+    images, soft, reference = perturb(linear, *batch, run.adversary, run.labels, KEYS)
+    apart = linear(images).softmax(1) - reference.softmax(1)
+    distance = apart.pow(2).sum(1).mean()
+    if kind == "nuclear":
+        distance = torch.linalg.matrix_norm(apart, "nuc") / len(apart)
+    expected = F.cross_entropy(linear(images), soft) + 3 * distance
+    torch.testing.assert_close(loss_of(linear, batch, run).loss, expected, rtol=1e-3, atol=1e-4)
+
+
+def test_a_regulariser_reads_the_clean_image_even_where_the_label_does_not(linear, batch):
+    """One-hot labels and no target: the reference forward is there for the regulariser alone."""
+    run = Run(labels=Labels(rule="one-hot"), regulariser=Regulariser(kind="squared"))
+    perturbed = perturbed_batch(linear, *batch, run, KEYS)
+    torch.testing.assert_close(perturbed.reference, linear(batch[0]))
+    assert not perturbed.reference.requires_grad
+    assert forwards_per_image(run) == forwards_per_image(Run(labels=Labels(rule="one-hot"))) + 1
+
+
+def test_what_a_step_costs():
+    assert forwards_per_image(Run()) == 6, "clean 1, attack 2, update 3"
+    assert forwards_per_image(Run(labels=Labels(rule="one-hot"))) == 5
+    assert forwards_per_image(Run(labels=Labels(rule="one-hot"), weight_perturbation=0.005)) == 8
+    assert forwards_per_image(Run(method="undefended")) == 3

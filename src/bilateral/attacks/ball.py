@@ -1,5 +1,7 @@
 """The feasible set of an attack: the L-inf ball around the images, inside [0, 1]."""
 
+from typing import Literal
+
 import torch
 from torch import Tensor
 
@@ -10,8 +12,15 @@ TOLERANCE = 1e-6
 """How far outside the ball float32 rounding may carry an image that still counts."""
 
 
-def project(images: Tensor, clean: Tensor, epsilon: float) -> Tensor:
-    """The nearest images in the ball around `clean` and in [0, 1]."""
+def project(
+    images: Tensor,
+    clean: Tensor,
+    epsilon: float,
+    into: Literal["ball", "range", "none"] = "ball",
+) -> Tensor:
+    """The nearest images in the ball around `clean` and in [0, 1], or in less than that."""
+    if into != "ball":
+        return images if into == "none" else images.clamp(0, 1)
     return torch.min(torch.max(images, clean - epsilon), clean + epsilon).clamp(0, 1)
 
 

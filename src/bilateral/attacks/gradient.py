@@ -27,7 +27,11 @@ def attack_loss(
         return losses.divergence(logits, reference)
     if settings.loss == "margin":
         return losses.margin(logits, labels, targets, settings.margin_cap)
-    return losses.cross_entropy(logits, labels, targets)
+    loss = losses.cross_entropy(logits, labels, targets)
+    if settings.guide:
+        assert reference is not None
+        loss = loss + settings.guide * losses.change(logits, reference)
+    return loss
 
 
 def gradient_attack(
@@ -132,7 +136,7 @@ def _one_start(
             velocity = gradient if velocity is None else settings.momentum * velocity + gradient
             gradient = velocity
         moved = current + settings.step_size * gradient.sign()
-        current = ball.project(moved, clean, settings.epsilon)
+        current = ball.project(moved, clean, settings.epsilon, settings.projection)
     if testing:
         with torch.no_grad():
             broken = losses.fools(model(current).float(), labels, slack)

@@ -52,6 +52,11 @@ def divergence(logits: Tensor, reference: Tensor) -> Tensor:
     return (clean.exp() * (clean - F.log_softmax(logits, 1))).sum(1)
 
 
+def change(logits: Tensor, reference: Tensor) -> Tensor:
+    """The squared distance of the prediction from that at the clean image (GAT)."""
+    return (F.softmax(logits, 1) - F.softmax(reference.detach(), 1)).pow(2).sum(1)
+
+
 _SMALLEST_SPREAD = 1e-12
 
 

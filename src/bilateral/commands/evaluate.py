@@ -3,6 +3,7 @@
 import sys
 from collections.abc import Sequence
 from dataclasses import dataclass
+from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Literal
 
 import tyro
@@ -13,6 +14,7 @@ from bilateral.commands.printing import is_first_process, print_json
 from bilateral.errors import UserError
 from bilateral.models.external import load_function
 from bilateral.results import Evaluation
+from bilateral.runs import RunFolder
 from bilateral.tables import Format, evaluation_table, render
 
 if TYPE_CHECKING:
@@ -95,7 +97,9 @@ def evaluate_run(options: Options) -> Evaluation:
     found = find_target(options.target, options.data, options.image_size, options.out, place)
     limit_threads(place, found.split.image_values)
     size = epsilon or found.epsilon
-    for message in _guard(found, size, place, options.force):
+    trained = RunFolder(Path(options.target))
+    events = [f"training: {event}" for event in trained.guard_events()]
+    for message in [*events, *_guard(found, size, place, options.force)]:
         if is_first_process():
             print_warning(message)
     quiet = options.quiet or not is_first_process()

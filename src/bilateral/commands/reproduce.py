@@ -37,7 +37,7 @@ class Options:
     model: str | None = None
     """another network than the paper's, for every row"""
     epochs: int | None = None
-    """another schedule than the paper's, for every row"""
+    """another schedule than the paper's 100 epochs; a row with a + trains twice as long"""
     seeds: int = 1
     """models a row; the figures are their mean"""
     images: int | None = None

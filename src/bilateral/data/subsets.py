@@ -53,7 +53,20 @@ def per_class_subset(split: Split, per_class: int, seed: int) -> Split:
     fewest = int(np.bincount(split.labels, minlength=len(split.classes)).min())
     if per_class > fewest:
         raise UserError(f"data.images_per_class is {per_class}, but a class has {fewest} images")
-    numbers = balanced_subset(split.labels, per_class * len(split.classes), seed)
+    return part_of(split, balanced_subset(split.labels, per_class * len(split.classes), seed))
+
+
+def divided(split: Split, held_out: int, seed: int) -> tuple[Split, Split]:
+    """A split without a balanced part of so many images, and that part."""
+    if held_out >= len(split.labels):
+        raise UserError(f"data.held_out is {held_out}, but there are {len(split.labels)} images")
+    numbers = balanced_subset(split.labels, held_out, seed)
+    rest = np.setdiff1d(np.arange(len(split.labels)), numbers)
+    return part_of(split, rest), part_of(split, numbers)
+
+
+def part_of(split: Split, numbers: np.ndarray) -> Split:
+    """The split with some of its images."""
     pixels = split.pixels
     some = pixels.subset(numbers) if isinstance(pixels, Photographs) else pixels[numbers]
     return replace(split, pixels=some, labels=split.labels[numbers])

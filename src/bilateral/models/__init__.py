@@ -35,8 +35,13 @@ MODELS: dict[str, ModelEntry] = {
         "PreAct ResNet-18 for 32x32 images, 11.2 M parameters",
         "bilateral.models.preact_resnet:preact_resnet_18",
     ),
+    "preact-resnet-18-silu": ModelEntry(
+        "the same with SiLU in place of ReLU",
+        "bilateral.models.preact_resnet:preact_resnet_18",
+        {"smooth": True},
+    ),
     "wrn-28-10": ModelEntry(
-        "Wide ResNet, the paper's network, 36.5 M parameters; any wrn-D-W with D = 6k + 4 works",
+        "Wide ResNet, the paper's network, 36.5 M parameters; any wrn-D-W[-silu], D = 6k + 4",
         "bilateral.models.wide_resnet:wide_resnet",
         {"depth": 28, "width": 10},
     ),
@@ -63,10 +68,10 @@ MODELS: dict[str, ModelEntry] = {
 
 
 def model_entry(name: str) -> ModelEntry:
-    """The entry of a name in the table, or of any `wrn-D-W`."""
+    """The entry of a name in the table, or of any `wrn-D-W` or `wrn-D-W-silu`."""
     if name in MODELS:
         return MODELS[name]
-    wide = re.fullmatch(r"wrn-([0-9]+)-([0-9]+)", name)
+    wide = re.fullmatch(r"wrn-([0-9]+)-([0-9]+)(-silu)?", name)
     if wide is None:
         if name.endswith(".py"):
             raise UserError(f"which function of {name} builds the model? write {name}:FUNCTION")
@@ -77,9 +82,9 @@ def model_entry(name: str) -> ModelEntry:
     if width < 1:
         raise UserError(f"'{name}': the width W of wrn-D-W must be at least 1")
     return ModelEntry(
-        f"Wide ResNet of depth {depth} and width {width}",
+        f"Wide ResNet of depth {depth} and width {width}" + (", with SiLU" if wide[3] else ""),
         MODELS["wrn-28-10"].builder,
-        {"depth": depth, "width": width},
+        {"depth": depth, "width": width} | ({"smooth": True} if wide[3] else {}),
     )
 
 

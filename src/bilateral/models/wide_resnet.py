@@ -7,13 +7,15 @@ import torch.nn.functional as F
 from torch import Tensor, nn
 
 from bilateral.models.network import Network, convolution
-from bilateral.models.preact_resnet import pre_activation_network
+from bilateral.models.preact_resnet import parts, pre_activation_network
 
 
-def wide_resnet(depth: int, width: int, classes: int, channels: int = 3) -> Network:
+def wide_resnet(
+    depth: int, width: int, classes: int, channels: int = 3, smooth: bool = False
+) -> Network:
     """WRN-`depth`-`width` without dropout; `depth` is 6k + 4 for k blocks a stage."""
     widths = (16, 16 * width, 32 * width, 64 * width)
-    return pre_activation_network(widths, (depth - 4) // 6, classes, channels)
+    return pre_activation_network(widths, (depth - 4) // 6, classes, channels, *parts(smooth))
 
 
 def authors_activation(width: int) -> nn.Sequential:

@@ -65,10 +65,15 @@ def curve_figure(table: PaperTable, rows: Sequence[Mapping[str, Any]], choices: 
 
 
 def label_chart(examples: Sequence[LabelExample], classes: Sequence[str]) -> bytes:
-    """For each image its picture and its labels as bars: as given, and by each formula."""
-    drawing = Figure(figsize=(8.0, 1.5 * len(examples)), layout="constrained")
-    grid = drawing.subplots(len(examples), 2, squeeze=False, gridspec_kw={"width_ratios": [1, 5]})
-    for number, (example, (picture, bars)) in enumerate(zip(examples, grid, strict=True)):
+    """For each image its picture and its labels as bars: as given, and by each formula.
+
+    The wrong classes share what the true one loses, and have axes of their own to be seen.
+    """
+    drawing = Figure(figsize=(9.0, 1.25 * len(examples) + 0.7), layout="constrained")
+    grid = drawing.subplots(len(examples), 3, squeeze=False, width_ratios=[1, 1.2, 6])
+    most = max(_wrong_shares(example).max() for example in examples) or 1.0
+    for number, (example, (picture, true, wrong)) in enumerate(zip(examples, grid, strict=True), 1):
+        last = number == len(examples)
         grey = example.pixels.shape[2] == 1
         picture.imshow(
             example.pixels.squeeze(2) if grey else example.pixels,
@@ -77,20 +82,37 @@ def label_chart(examples: Sequence[LabelExample], classes: Sequence[str]) -> byt
         )
         picture.set_axis_off()
         picture.set_title(classes[example.label], fontsize="small")
-        width = 0.8 / len(example.labels)
+        wrongs = _wrong_shares(example)
+        spread = [place for place, shares in enumerate(wrongs) if shares.any()]
+        width = 0.8 / max(1, len(spread))
         for place, (name, shares) in enumerate(example.labels.items()):
-            bars.bar(
-                [position + (place + 0.5) * width - 0.4 for position in range(len(classes))],
-                shares,
-                width,
-                color=COLOURS[place],
-                label=name,
-            )
-        last = number == len(examples) - 1
-        bars.set_xticks(range(len(classes)), classes if last else [], fontsize="small")
-        bars.set_ylim(0, 1)
-    grid[0][1].legend(fontsize="small")
+            colour = COLOURS[place % len(COLOURS)]
+            bar = true.bar([place], [shares[example.label]], 0.9, color=colour, label=name)
+            true.bar_label(bar, fmt="%.2f", fontsize="x-small")
+            if place in spread:
+                left = np.arange(len(classes)) - 0.4 + spread.index(place) * width
+                wrong.bar(left, wrongs[place], width, align="edge", color=colour)
+        true.set_ylim(0, 1.3)
+        true.set_xticks([])
+        true.set_yticks([0, 1])
+        wrong.set_ylim(0, 1.1 * most)
+        wrong.set_xlim(-0.5, len(classes) - 0.5)
+        wrong.set_xticks(range(len(classes)), classes if last else [], fontsize="x-small")
+        for axes in (true, wrong):
+            axes.tick_params(labelsize="x-small", length=2)
+            axes.spines[["top", "right"]].set_visible(False)
+    grid[0][1].set_title("true class", fontsize="small")
+    grid[0][2].set_title("wrong classes, another scale", fontsize="small")
+    handles, names = grid[0][1].get_legend_handles_labels()
+    drawing.legend(handles, names, loc="outside upper right", ncols=len(names), fontsize="small")
     return svg(drawing)
+
+
+def _wrong_shares(example: LabelExample) -> npt.NDArray[np.float64]:
+    """The labels of an example, a row each, without the share of the true class."""
+    shares = np.array(list(example.labels.values()), dtype=np.float64)
+    shares[:, example.label] = 0.0
+    return shares
 
 
 def svg(drawing: Figure) -> bytes:

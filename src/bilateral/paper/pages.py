@@ -1,17 +1,22 @@
-"""`docs/reproduce.md` from `results/`: every table beside the paper's, and the claims; no torch."""
+"""The paper's tables from `results/` as Markdown: all of them, the claims, a brief; no torch."""
 
 import json
 from collections.abc import Mapping, Sequence
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
 from bilateral.paper.claims import claims_table
 from bilateral.paper.plan import Choices
+from bilateral.paper.rendering import origins
 from bilateral.paper.side_by_side import side_by_side
 from bilateral.paper.tables import TABLES, PaperTable
 from bilateral.tables import render
 
 Rows = Sequence[Mapping[str, Any]]
+
+IN_BRIEF = ("cifar10", "budget")
+"""The tables of the method itself."""
 
 
 def measured_tables(folder: Path) -> dict[str, Rows]:
@@ -34,19 +39,34 @@ def claims_page(results: Mapping[str, Rows]) -> str:
     return render(claims_table(results), "markdown")
 
 
+def brief(results: Mapping[str, Rows], names: Sequence[str] = IN_BRIEF) -> str:
+    """Some tables with their measured rows alone, and without columns that are empty there."""
+    parts, names = [], [name for name in names if results[name]]
+    for name in names:
+        titles = {row["title"] for row in results[name]}
+        rows = tuple(row for row in TABLES[name].rows if row.title in titles)
+        head, lines = side_by_side(replace(TABLES[name], rows=rows), results[name], Choices())
+        filled = [place for place in range(len(head)) if any(line[place] for line in lines)]
+        cells = [[line[place] for place in filled] for line in lines]
+        parts.append(render(([head[place] for place in filled], cells), "markdown"))
+    measured = [row for name in names for row in results[name]]
+    below = origins([{**row, "note": ""} for row in measured], _about)
+    below += [f"- Note: {note}." for note in _notes(measured)]
+    return "\n\n".join([*parts, "\n".join(below)])
+
+
 def _section(table: PaperTable, rows: Rows) -> str:
     lines = [f"### {table.where}: `{table.name}`", "", f"{table.title}.", ""]
     lines.append(render(side_by_side(table, rows, Choices()), "markdown"))
     if table.is_figure and rows:
         lines += ["", f"![{table.title}](../results/{table.name}.svg)"]
-    origins = dict.fromkeys(_origin(row) for row in rows)
-    return "\n".join([*lines, "", *(origins or ["Not measured yet."])])
+    return "\n".join([*lines, "", *(origins(rows, _about) or ["Not measured yet."])])
 
 
-def _origin(row: Mapping[str, Any]) -> str:
-    seconds = f"{row['train_seconds']:,.0f} s of training"
-    if row.get("jobs", 1) > 1:
-        seconds += f" beside {row['jobs'] - 1} others on the GPU"
-    return (
-        f"- {row['title']}: {row['device']}, commit {row['commit']}, {seconds}; `{row['command']}`."
-    )
+def _notes(rows: Rows) -> list[str]:
+    """What there is to know of rows, each once."""
+    return list(dict.fromkeys(row["note"] for row in rows if row.get("note")))
+
+
+def _about(row: Mapping[str, Any]) -> str:
+    return f"{row['title']} ({row['model']}, {row['train_seconds']:,.0f} s of training)"

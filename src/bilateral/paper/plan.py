@@ -42,14 +42,14 @@ def key_of(column: Column) -> str:
 def run_of(recipe: str, seed: int, choices: Choices, fields: dict[str, Any] | None = None) -> Run:
     """The run of a recipe, with the fields of a table's row and the choices of the user."""
     run = recipe_named(recipe)
-    for path, value in (fields or {}).items():
-        part, _, name = path.partition(".")
-        run = run.with_fields(**{part: getattr(run, part).with_fields(**{name: value})})
+    run = run.with_paths(fields or {})
     run = run.with_fields(recipe=recipe, seed=seed)
     if choices.model is not None:
         run = run.with_fields(model=choices.model)
     if choices.epochs is not None:
-        run = run.with_fields(epochs=choices.epochs)
+        # The paper's "+" is twice its usual schedule, and stays so.
+        longer = recipe.endswith("-long")
+        run = run.with_fields(epochs=choices.epochs * (2 if longer else 1))
     return _quick(run) if choices.quick else run
 
 

@@ -137,6 +137,7 @@ _IMAGENET = Run(
 
 _DIGITS = Run(
     data=Data(name="digits", augment="none"),
+    check_epochs=5,  # an epoch of so few images costs no more than a reading
     model="small-cnn",
     adversary=one_step(40, target="most-confusing"),
     labels=LABEL_ADVERSARY,

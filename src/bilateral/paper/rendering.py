@@ -1,11 +1,12 @@
-"""What lies in `results/` as Markdown: rows beside the paper's, parity and speed; no torch.
+"""Accuracies that lie in `results/` as Markdown: beside the paper's, beside peers'; no torch.
 
 Below every table stands how its rows were measured.
 """
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
+from bilateral.results import wilson_interval
 from bilateral.tables import percent, render
 
 Row = Mapping[str, Any]
@@ -13,6 +14,7 @@ Row = Mapping[str, Any]
 ABSENT = "-"
 # Shown even where nobody has run it: a table that stops at PGD is not the truth about a model.
 _ALWAYS_SHOWN = "autoattack"
+MOST_NAMED = 4
 
 
 def results_table(rows: Sequence[Row]) -> str:
@@ -29,7 +31,7 @@ def results_table(rows: Sequence[Row]) -> str:
         lines.append(_measured(row, names))
         if row["paper"]:
             lines.append(_printed(row["paper"], names))
-    return _with_provenance(head, lines, rows)
+    return with_origins(head, lines, rows)
 
 
 def parity_table(rows: Sequence[Row]) -> str:
@@ -38,18 +40,73 @@ def parity_table(rows: Sequence[Row]) -> str:
     Attacks that seek the smallest perturbation are compared by its mean length, others by the
     accuracy they leave. A row without either was not measured.
     """
-    head = ["model", "attack", "measured", "ours", "theirs", "peer", "images", "found"]
-    return _with_provenance(head, [_parity(row) for row in rows], rows)
+    head = ["model", "attack", "measured", "ours", "theirs", "peer", "images", "found", "aim"]
+    return with_origins(head, [_parity(row) for row in rows], rows)
 
 
-def speed_table(files: Sequence[Row]) -> str:
-    """`results/bench/evaluate-*.json`: our time beside a peer's at its best batch size."""
-    head = ["model", "attack", "images", "ours (s)", "accuracy (%)", "peer", "theirs (s)"]
-    head += ["accuracy (%)", "ratio", "warm-up (s)", "device"]
-    lines = [
-        _speed(file, name, attack) for file in files for name, attack in file["attacks"].items()
-    ]
-    return _with_provenance(head, lines, files)
+def variants_table(rows: Sequence[Row]) -> str:
+    """One recipe in several ways: means in per cent, and what each seed gave."""
+    head = ["variant", "epochs", *rows[0]["by_seed"], "images"]
+    lines = []
+    for row in rows:
+        cells = []
+        for values in row["by_seed"].values():
+            each = ", ".join(f"{100 * value:.2f}" for value in values)
+            mean = f"{100 * sum(values) / len(values):.2f}"
+            cells.append(f"{mean} ({each})" if len(values) > 1 else mean)
+        images = max(attack["images"] for attack in row["attacks"].values())
+        lines.append([row["variant"], str(row["epochs"]), *cells, _count(images)])
+    return with_origins(head, lines, rows, lambda row: str(row["variant"]))
+
+
+def diagnosis_table(rows: Sequence[Row]) -> str:
+    """`results/diagnose-*.json`: verdict, accuracies in per cent, readings of the checks."""
+    attacks = list(dict.fromkeys(name for row in rows for name in row["accuracies"]))
+    checks = list(dict.fromkeys(name for row in rows for name in row["readings"]))
+    head = ["model", "verdict", *(f"{name} (%)" for name in attacks), *checks]
+    lines = []
+    for row in rows:
+        shares, readings = row["accuracies"], row["readings"]
+        cells = [percent(shares[name]) if name in shares else ABSENT for name in attacks]
+        cells += [_reading(readings[name]) if name in readings else ABSENT for name in checks]
+        lines.append([row["title"], f"`{row['verdict']}`", *cells])
+    return with_origins(head, lines, rows, lambda row: str(row["title"]))
+
+
+def with_origins(
+    head: list[str],
+    lines: list[list[str]],
+    rows: Sequence[Row],
+    name: Callable[[Row], str] | None = None,
+) -> str:
+    """A table, and below it how its rows were measured."""
+    below = origins(rows, name or (lambda row: f"`{row['recipe']}`, {row['model']}"))
+    return "\n".join([render((head, lines), "markdown"), "", *below])
+
+
+def origins(rows: Sequence[Row], name: Callable[[Row], str]) -> list[str]:
+    """A line for each way in which rows were measured, with the names of those rows."""
+    names: dict[str, dict[str, None]] = {}
+    for row in rows:
+        names.setdefault(_way(row), {})[name(row)] = None
+    return [f"- {_listed(list(named))}: {way}" for way, named in names.items()]
+
+
+def _listed(names: list[str]) -> str:
+    """Names in a row; of many the first and the last."""
+    if len(names) <= MOST_NAMED:
+        return "; ".join(names)
+    return f"{names[0]}; ...; {names[-1]} ({len(names)} rows)"
+
+
+def _way(row: Row) -> str:
+    facts = [row["device"], f"commit {row['commit']}"]
+    if seeds := row.get("seeds"):
+        facts.append(f"{'seed' if len(seeds) == 1 else 'seeds'} {', '.join(map(str, seeds))}")
+    if row.get("jobs", 1) > 1:
+        facts.append(f"{row['jobs']} models at once on the device")
+    note = f" Note: {row['note']}." if row.get("note") else ""
+    return f"{', '.join(facts)}; `{row['command']}`.{note}"
 
 
 def _measured(row: Row, names: Sequence[str]) -> list[str]:
@@ -88,38 +145,28 @@ def _parity(row: Row) -> list[str]:
         figures = [percent(row[key]) for key in ("accuracy", "peer_accuracy")]
     found = ABSENT if row["found"] is None else f"{row['found']:,} / {row['peer_found']:,}"
     name = f"`{row['recipe']}`"
-    return [name, row["attack"], measured, *figures, row["peer"], _count(row["images"]), found]
+    facts = [name, row["attack"], measured, *figures, row["peer"], _count(row["images"])]
+    return [*facts, found, _parity_aim(row)]
 
 
-def _speed(file: Row, name: str, attack: Row) -> list[str]:
-    return [
-        f"`{file['recipe']}`",
-        name,
-        _count(attack["images"]),
-        f"{attack['seconds']:.1f}",
-        percent(attack["accuracy"]),
-        attack["peer"],
-        f"{attack['peer_seconds']:.1f} (batch {attack['peer_batch_size']:,})",
-        percent(attack["peer_accuracy"]),
-        f"{attack['ratio']:.2f}",
-        f"{file['warm_up_seconds']:.1f}",
-        file["device"],
-    ]
+def _parity_aim(row: Row) -> str:
+    """Whether ours is as strong: see `docs/evaluation.md` for the aims."""
+    if row["mean_distance"] is not None:
+        met = row["mean_distance"] <= 1.02 * row["peer_mean_distance"]
+    elif row["accuracy"] is None:
+        return ABSENT
+    elif row["peer"] == "foolbox":
+        counts = [round(row[key] * row["images"]) for key in ("accuracy", "peer_accuracy")]
+        ours, theirs = (wilson_interval(count, row["images"]) for count in counts)
+        met = ours[0] <= theirs[1] and theirs[0] <= ours[1]
+    else:
+        met = row["accuracy"] <= row["peer_accuracy"] + 0.003 + 1e-9
+    return "met" if met else "missed"
 
 
 def _count(images: int | None) -> str:
     return ABSENT if images is None else f"{images:,}"
 
 
-def _with_provenance(head: list[str], lines: list[list[str]], rows: Sequence[Row]) -> str:
-    """A table, and below it a line for each way in which its rows were measured."""
-    origins = dict.fromkeys(map(_provenance, rows))
-    return "\n".join([render((head, lines), "markdown"), "", *origins])
-
-
-def _provenance(row: Row) -> str:
-    facts = [row["device"], f"commit {row['commit']}"]
-    if seeds := row.get("seeds"):
-        facts.append(f"{'seed' if len(seeds) == 1 else 'seeds'} {', '.join(map(str, seeds))}")
-    note = f" Note: {row['note']}." if row.get("note") else ""
-    return f"- `{row['recipe']}`, {row['model']}: {', '.join(facts)}; `{row['command']}`.{note}"
+def _reading(value: float | None) -> str:
+    return "none" if value is None else f"{value:.3g}"

@@ -15,9 +15,9 @@ Kind = Callable[[Any], float | None]
 READINGS = {
     "clean_accuracy": "clean, on training images",
     "adversarial_accuracy": "adversarial, on training images",
-    "check/clean": "clean, on 500 fixed images",
-    "check/fgsm": "FGSM, on 500 fixed images",
-    "check/pgd10": "PGD-10, on 500 fixed images",
+    "check/clean": "clean, on the guard's images",
+    "check/fgsm": "FGSM, on the guard's images",
+    "check/pgd10": "PGD-10, on the guard's images",
 }
 
 
@@ -145,7 +145,7 @@ def robust_during_training(runs: Sequence[RunFiles], salt: str) -> Drawing | Non
         "PGD-10 accuracy during training",
         draw_svg(paint, f"{salt}-check"),
         f"Accuracy under PGD-10 by epoch. {_ends(lines, 100, ' %')}",
-        "On 500 fixed training images.",
+        "On the guard's fixed images: training images, unless the recipe holds some out.",
         lines,
     )
 
@@ -156,7 +156,7 @@ def budget_curve(runs: Sequence[RunFiles], salt: str) -> Drawing | None:
     known = [number(run.diagnosis.get("epsilon")) or 0.0 for run in runs]
     widest = max([WIDEST, *(4 * epsilon for epsilon in known)]) + 1e-9
     lines = [
-        Line(run.name if len(runs) > 1 else "PGD", [p for p in curve if p[0] <= widest], look)
+        Line(run.name if len(runs) > 1 else "PGD", curve, look)
         for look, (run, curve) in enumerate(zip(runs, curves, strict=True))
         if curve
     ]
@@ -174,24 +174,19 @@ def budget_curve(runs: Sequence[RunFiles], salt: str) -> Drawing | None:
 
     def paint(axes: Any) -> None:
         for line in lines:
-            shown = [(255 * x, y) for x, y in line.points]
+            shown = [(255 * x, y) for x, y in line.points if x <= widest]
             draw_line(axes, Line(line.name, shown, line.look, line.joined), percent=True)
         axes.set_xlim(left=0)
         _per_cent(axes)
         axes.set_xlabel("budget (255ths)")
 
     head, cells = listed(lines, "budget", lambda x: fraction_text(x) if x else "0")
-    beyond = "; ".join(
-        f"{run.name + ': ' if len(runs) > 1 else ''}{100 * y:.1f} % at {x:g}"
-        for run, curve in zip(runs, curves, strict=True)
-        for x, y in curve
-        if x > widest
-    )
+    beyond = any(x > widest for line in lines for x, _ in line.points)
     return Drawing(
         "Accuracy against the budget",
         draw_svg(paint, f"{salt}-budget"),
         f"Accuracy under PGD against the L-inf budget. {_ends(lines, 100, ' %')}",
-        f"{_protocol(runs)}{f' Beyond the drawing: {beyond}.' if beyond else ''}",
+        f"{_protocol(runs)}{' Larger budgets are under Numbers.' if beyond else ''}",
         lines,
         head,
         cells,
@@ -229,13 +224,15 @@ def steps_curve(runs: Sequence[RunFiles], salt: str) -> Drawing | None:
 
 def scatter(runs: Sequence[RunFiles], heads: Sequence[Headline], salt: str) -> Drawing | None:
     """Clean accuracy against the strongest measured, a mark a run."""
-    lines, attacks = [], []
+    lines, cells = [], []
     for look, (run, head) in enumerate(zip(runs, heads, strict=True)):
         robust = head.autoattack or head.worst or head.pgd
         if head.clean is not None and robust is not None:
             where = [(100 * head.clean.accuracy, robust.accuracy)]
             lines.append(Line(run.name, where, look, joined=False))
-            attacks.append(f"{run.name}: {robust.attack} at {robust.epsilon_text}")
+            shares = [f"{100 * one.accuracy:.1f}" for one in (head.clean, robust)]
+            cells.append([run.name, *shares, robust.attack, robust.epsilon_text])
+            cells[-1].append(f"{robust.images:,}" if robust.images else "")
     if not lines:
         return None
 
@@ -256,8 +253,10 @@ def scatter(runs: Sequence[RunFiles], heads: Sequence[Headline], salt: str) -> D
         draw_svg(paint, f"{salt}-scatter"),
         f"A mark a run. {said}",
         "Under attack means AutoAttack where it was run, else the worst case over the attacks that "
-        f"were. {'; '.join(attacks)}.",
+        "were: Numbers says which.",
         lines,
+        ["run", "clean (%)", "attacked (%)", "attack", "budget", "images"],
+        cells,
     )
 
 

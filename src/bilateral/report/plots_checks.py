@@ -19,6 +19,9 @@ from bilateral.report.reading import (
     text,
 )
 
+FEWEST = 5
+"""A bin of fewer images is listed and not drawn: its accuracy says nothing."""
+
 
 def histograms(files: RunFiles, salt: str) -> list[Drawing]:
     """Gradient magnitudes in one drawing, other quantities in one each."""
@@ -134,8 +137,8 @@ def surface(files: RunFiles, salt: str) -> list[Drawing]:
             "Loss along two directions",
             draw_svg(paint_slices, f"{salt}-slices", (4.7, 3.7)),
             f"Loss along the gradient's sign and along a random sign. {said}",
-            "A smooth rise along the attack and a flat line beside it are what an honest gradient "
-            "looks like.",
+            "Where the gradient can be trusted the loss rises smoothly along the attack, and far "
+            "less along a random sign.",
             [ahead, aside],
         ),
     ]
@@ -149,9 +152,9 @@ def reliability(files: RunFiles, salt: str) -> Drawing | None:
         name = text(record.get("name")) or "unnamed"
         right = numbers(record.get("accuracy"))
         sure = [share(one) for one in numbers(record.get("confidence"))]
-        pairs = [{"x": x, "y": y} for x, y in zip(sure, right, strict=False)]
         images = [int(one or 0) for one in numbers(record.get("images"))]
-        found = points(pairs, "x", "y")
+        bins = zip(images, sure, right, strict=False)
+        found = points([{"x": x, "y": y} for many, x, y in bins if many >= FEWEST], "x", "y")
         if not found:
             continue
         lines.append(Line(name, found, len(lines)))
@@ -180,6 +183,7 @@ def reliability(files: RunFiles, salt: str) -> Drawing | None:
         "Accuracy against confidence. Expected calibration error: "
         + ("; ".join(errors) or "not measured"),
         "On the dotted line confidence is as good as it says; below it the model is too sure. "
+        f"Bins of fewer than {FEWEST} images are not drawn. "
         + (f"Expected calibration error: {'; '.join(errors)}." if errors else ""),
         lines,
         ["images of", "images", "confidence (%)", "accuracy (%)"],

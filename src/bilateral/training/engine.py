@@ -15,13 +15,15 @@ from torch.utils._triton import has_triton
 
 from bilateral.config import Machine, Run, Switch
 from bilateral.data.batches import Batch, augment, augmentation_keys
+from bilateral.errors import UserError
 from bilateral.method import needs_reference
 from bilateral.processes import Processes
 from bilateral.randomness import image_keys, purpose_key
 from bilateral.runtime import autocast, compiled
 from bilateral.training.averaging import AveragedWeights
-from bilateral.training.step import StepLoss, step_loss
+from bilateral.training.step import Perturbed, StepLoss, perturbed_batch, regularised, step_loss
 from bilateral.training.twin import twin_of
+from bilateral.training.uphill import uphill
 
 WARM_STEPS = 2
 """Steps before the capture: the compiler, cuDNN's search and the momentum are done by then."""
@@ -79,6 +81,8 @@ class Engine:
         self.device, self.bfloat16, self.speed = device, bfloat16, speed
         self.image_size = image_size
         self.accumulate, self.processes = accumulate, processes or Processes()
+        if run.weight_perturbation and accumulate > 1:
+            raise UserError("weight_perturbation moves weights for a whole batch: no accumulation")
         self.totals = torch.zeros(4, dtype=_sum_type(device), device=device)
         self.steps_taken = 0
         self.clear()
@@ -108,7 +112,10 @@ class Engine:
     def counts(self) -> tuple[bool, bool]:
         """Whether images are counted that are right when clean, and when attacked."""
         if self.run.method == "adversarial":
-            return needs_reference(self.run.adversary, self.run.labels), True
+            reference = regularised(self.run) or needs_reference(
+                self.run.adversary, self.run.labels
+            )
+            return reference, True
         return True, self.run.method == "trades"
 
     def sums(self) -> list[float]:
@@ -187,8 +194,19 @@ class Engine:
         alone = self.processes.world == 1 or last
         with nullcontext() if alone else self._update.no_sync():
             with autocast(self.device, self.bfloat16):
-                result = step_loss(self._update, self._twin, images, labels, self.run, keys)
-            torch.autograd.backward(result.loss / self.accumulate)
+                perturbed = perturbed_batch(self._twin, images, labels, self.run, keys)
+            result = self._add_gradients(perturbed, images, labels)
+            if self.run.weight_perturbation:
+                with uphill(self.model, self.run.weight_perturbation):
+                    result = self._add_gradients(perturbed, images, labels)
+        return result
+
+    def _add_gradients(
+        self, perturbed: Perturbed | None, images: Tensor, labels: Tensor
+    ) -> StepLoss:
+        with autocast(self.device, self.bfloat16):
+            result = step_loss(self._update, perturbed, images, labels, self.run)
+        torch.autograd.backward(result.loss / self.accumulate)
         return result
 
     def _count(self, results: list[StepLoss]) -> None:

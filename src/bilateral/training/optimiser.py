@@ -1,5 +1,6 @@
 """SGD with the paper's parameter groups, and the learning rate as a function of progress."""
 
+import math
 from typing import Any
 
 import torch
@@ -44,6 +45,10 @@ def go_on_with(optimiser: torch.optim.SGD, state: dict[str, Any]) -> None:
 
 def learning_rate(settings: Optimiser, progress: float) -> float:
     """The rate at a point of the run, given as a fraction in [0, 1]."""
+    if settings.schedule == "one-cycle":
+        peak = 0.3
+        way = progress / peak - 1 if progress < peak else (progress - peak) / (1 - peak)
+        return settings.learning_rate * (1 + math.cos(math.pi * way)) / 2
     if settings.schedule == "triangular":
         peak = 0.2
         height = progress / peak if progress < peak else (1 - progress) / (1 - peak)

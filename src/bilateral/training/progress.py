@@ -64,6 +64,6 @@ def _line(record: dict[str, Any]) -> str:
         if record.get(key) is not None:
             parts.append(f"{name} {100 * record[key]:.1f} %")
     if check := record.get("check"):
-        parts.append(f"PGD-10 on training images {100 * check['pgd10']:.1f} %")
+        parts.append(f"PGD-10 {100 * check['pgd10']:.1f} %")
     parts.append(f"{record['images_per_second']:,.0f} images/s")
     return "  ".join(parts)

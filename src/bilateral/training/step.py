@@ -8,6 +8,15 @@ from torch.nn import functional as F
 from bilateral.config import Run
 from bilateral.labels import soft_cross_entropy, soft_labels
 from bilateral.method import needs_reference, perturb_by
+from bilateral.regularisers import regularisation
+
+
+class Perturbed(NamedTuple):
+    """What the adversary made of a batch: images, soft labels, and the clean logits if computed."""
+
+    images: Tensor
+    soft_labels: Tensor
+    reference: Tensor | None
 
 
 class StepLoss(NamedTuple):
@@ -18,18 +27,31 @@ class StepLoss(NamedTuple):
     adversarial_correct: Tensor | None
 
 
-def step_loss(
-    model: nn.Module, twin: nn.Module, images: Tensor, labels: Tensor, run: Run, keys: Tensor
-) -> StepLoss:
-    """The loss of a batch by the run's method; weight gradients come from this loss alone.
-
-    `twin` is what the adversary attacks: the same weights in the adversary's mode.
-    """
+def perturbed_batch(
+    twin: nn.Module, images: Tensor, labels: Tensor, run: Run, keys: Tensor
+) -> Perturbed | None:
+    """The adversary's work; `twin` has the same weights in the adversary's mode."""
     if run.method == "undefended":
+        return None
+    return Perturbed(
+        *perturb_by(twin, images, labels, run.adversary, run.labels, keys, regularised(run))
+    )
+
+
+def regularised(run: Run) -> bool:
+    """Whether the loss needs the clean logits."""
+    return run.regulariser.kind != "none"
+
+
+def step_loss(
+    model: nn.Module, perturbed: Perturbed | None, images: Tensor, labels: Tensor, run: Run
+) -> StepLoss:
+    """The loss of a batch by the run's method; weight gradients come from this loss alone."""
+    if perturbed is None:
         logits = model(images).float()
         loss = soft_cross_entropy(logits, soft_labels(logits, labels, run.labels))
         return StepLoss(loss, _correct(logits, labels), None)
-    adversarial, soft, reference = perturb_by(twin, images, labels, run.adversary, run.labels, keys)
+    adversarial, soft, reference = perturbed
     if run.method == "trades":
         # Two forwards, as TRADES does: batch norm sees clean and adversarial images apart.
         clean_logits, logits = model(images).float(), model(adversarial).float()
@@ -40,8 +62,12 @@ def step_loss(
         loss = soft_cross_entropy(clean_logits, soft) + run.trades_weight * apart
         return StepLoss(loss, _correct(clean_logits, labels), _correct(logits, labels))
     logits = model(adversarial).float()
+    loss = soft_cross_entropy(logits, soft)
+    if regularised(run):
+        assert reference is not None
+        loss = loss + regularisation(logits, reference, run.regulariser)
     clean_correct = None if reference is None else _correct(reference, labels)
-    return StepLoss(soft_cross_entropy(logits, soft), clean_correct, _correct(logits, labels))
+    return StepLoss(loss, clean_correct, _correct(logits, labels))
 
 
 def forwards_per_image(run: Run) -> int:
@@ -52,7 +78,9 @@ def forwards_per_image(run: Run) -> int:
         return 3
     adversary = run.adversary
     update = 6 if run.method == "trades" else 3
-    return needs_reference(adversary, run.labels) + 2 * adversary.steps + update
+    updates = 2 if run.weight_perturbation else 1
+    reference = regularised(run) or needs_reference(adversary, run.labels)
+    return reference + 2 * adversary.steps + updates * update
 
 
 def _correct(logits: Tensor, labels: Tensor) -> Tensor:

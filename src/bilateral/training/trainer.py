@@ -4,6 +4,7 @@ All randomness follows from (seed, epoch, image), so a checkpoint holds weights,
 and the sums of the epoch under way, and a run that goes on equals one that never stopped.
 """
 
+import copy
 import time
 from collections.abc import Iterator
 from pathlib import Path
@@ -12,24 +13,17 @@ from typing import Any
 import torch
 from torch import nn
 
-from bilateral.attacks.perform import perform
-from bilateral.attacks.table import attack_named
-from bilateral.attacks.untouched import untouched
-from bilateral.config import Machine, Run
+from bilateral.config import Adversary, Machine, Run, fraction_text
 from bilateral.data.batches import Batch, Batches
 from bilateral.data.datasets import Split
-from bilateral.data.photograph_batches import PhotographBatches, judge_unreadable
-from bilateral.data.subsets import balanced_subset, per_class_subset
+from bilateral.data.photograph_batches import judge_unreadable
 from bilateral.errors import Interrupted, TrainingError, UserError
-from bilateral.labels import default_ratio
 from bilateral.models import build_model
-from bilateral.models.probe import output_of
-from bilateral.processes import Processes, is_lost_process
-from bilateral.randomness import image_keys, purpose_key
+from bilateral.processes import Processes
+from bilateral.randomness import purpose_key
 from bilateral.runs import RunFolder
 from bilateral.runtime import (
     StopRequest,
-    exact_float32,
     has_bfloat16,
     place,
     synchronise,
@@ -39,13 +33,24 @@ from bilateral.storage import tidy
 from bilateral.training.averaging import AveragedWeights
 from bilateral.training.checkpoint import read_checkpoint, write_checkpoint
 from bilateral.training.engine import Engine, Speed, Totals
+from bilateral.training.failures import explained
+from bilateral.training.guard import Reading, Recovery, leaps, milder, read
 from bilateral.training.optimiser import build_optimiser, go_on_with, learning_rate
+from bilateral.training.preparation import (
+    batches_of,
+    check_labels,
+    first_batch_fits,
+    guard_images,
+    low_ratio,
+    training_part,
+)
 from bilateral.training.progress import TrainingProgress
 from bilateral.training.tracking import Tracking, require_tensorboard
 from bilateral.weights import read_weights, write_weights
 
-CHECK_IMAGES = 500
-_SUBSET, _CHECK = 5, 6
+RECOVERIES = 3
+"""How often the guard goes back before it stops for good."""
+_CHECK = 6
 
 
 class Trainer:
@@ -64,10 +69,7 @@ class Trainer:
         self.run, self.folder, self.device, self.progress = run, folder, device, progress
         self.machine, self.processes = machine or Machine(), processes or Processes()
         check_labels(split, run.data.name)
-        if run.data.images_per_class is not None:
-            split = per_class_subset(
-                split, run.data.images_per_class, purpose_key(run.seed, _SUBSET)
-            )
+        split, held_out = training_part(split, run)
         self.split = split
         speed = Speed.on(self.machine, device, self.processes)
         if self.machine.graphs == "on" and not speed.graphs:
@@ -85,26 +87,18 @@ class Trainer:
             read_weights(Path(run.weights), model)
         self.model = place(model, device, speed.channels_last)
         torch.backends.cudnn.benchmark = True  # every training batch has the same shape
-        self.batches = self._batches()
+        self.batches = batches_of(split, run, self.machine, device, self.processes)
         self.optimiser = build_optimiser(self.model, run.optimiser, speed.fused)
         self.averaged = AveragedWeights(self.model, run.averaging) if run.averaging else None
         self.bfloat16 = run.precision == "bfloat16" or (
             run.precision == "auto" and has_bfloat16(device)
         )
-        self._first_batch_fits()
-        self.engine = Engine(
-            self.model,
-            run,
-            self.optimiser,
-            self.averaged,
-            device,
-            self.bfloat16,
-            speed,
-            height,
-            self.machine.accumulate,
-            self.processes,
-        )
+        first_batch_fits(self.model, self.batches, run, len(split.classes))
+        self.speed = speed
+        self.engine = self._engine(run.adversary)
         self.step = 0
+        self._guarded = guard_images(self.batches, split, held_out, purpose_key(run.seed, _CHECK))
+        self.recovery = Recovery()
         self.seconds, self._since = 0.0, time.monotonic()
         self.first_step_seconds: float | None = None
         self.unreadable: set[str] = set()
@@ -112,24 +106,20 @@ class Trainer:
         if self.machine.tensorboard:
             require_tensorboard()
 
-    def _batches(self) -> Batches | PhotographBatches:
-        run, machine = self.run, self.machine
-        rank, world = self.processes.rank, self.processes.world
-        size, seed = run.optimiser.batch_size, run.seed
-        batches: Batches | PhotographBatches
-        if self.split.streamed:
-            batches = PhotographBatches(
-                self.split, run.data, size, seed, self.device, machine.workers, rank, world
-            )
-        else:
-            batches = Batches(self.split, size, seed, self.device, rank, world)
-        if batches.batch_size % (world * machine.accumulate):
-            raise UserError(
-                f"a batch of {batches.batch_size} images does not divide into "
-                f"{world * machine.accumulate} equal parts ({world} processes, "
-                f"machine.accumulate {machine.accumulate})"
-            )
-        return batches
+    def _engine(self, adversary: Adversary) -> Engine:
+        """What takes the steps, with the recipe's training attack or a milder one."""
+        return Engine(
+            self.model,
+            self.run.with_fields(adversary=adversary),
+            self.optimiser,
+            self.averaged,
+            self.device,
+            self.bfloat16,
+            self.speed,
+            self.split.pixels.shape[1],
+            self.machine.accumulate,
+            self.processes,
+        )
 
     @property
     def total_steps(self) -> int:
@@ -143,7 +133,8 @@ class Trainer:
 
     def fit(self) -> None:
         """Train to the end, going on from the checkpoint if there is one."""
-        self._explain_ratio()
+        if said := low_ratio(self.run, len(self.split.classes)):
+            self.progress.note(said)
         if self.folder.checkpoint.exists():
             self._restore()
         if len(set(self.processes.gather(self.step))) > 1:
@@ -152,36 +143,26 @@ class Trainer:
                 "--out must be a folder that all machines share"
             )
         if self.processes.first:
-            self.folder.cut_log(self.step // self.batches.steps)
+            if not self.recovery.stopped:  # then the log ends with why, after the good epochs
+                self.folder.cut_log(self.step // self.batches.steps)
             if self.machine.tensorboard:
                 self.tracking = Tracking(self.folder.path, self.step)
         self.unreadable = set(self.folder.last_record().get("unreadable", []))
         self._since = time.monotonic()
+        if self.run.guard != "watch" and self.recovery.good is None:
+            self.recovery.good = copy.deepcopy(self._state())
         stop = StopRequest()
         title = f"{self.run.recipe} on {self.device.type}"
-        with stop.listening(), self.progress.running(title, self.total_steps, self.step):
-            try:
-                self._epochs(stop)
-            except torch.OutOfMemoryError as error:  # a RuntimeError too
-                raise TrainingError(
-                    f"out of memory on {self.device} ({str(error).splitlines()[0][:120]}): give "
-                    "--machine.accumulate 2 (or more) to compute a batch in parts; the same "
-                    "command with it goes on from the last checkpoint"
-                ) from None
-            except RuntimeError as error:
-                if not is_lost_process(error):
-                    raise
-                raise TrainingError(
-                    f"another process of this run was lost ({str(error).splitlines()[0][:160]}); "
-                    "the same command goes on from the last checkpoint"
-                ) from None
+        shown = self.progress.running(title, self.total_steps, self.step)
+        with stop.listening(), shown, explained(self.device):
+            self._epochs(stop)
         self._save()
         if self.processes.first:
             write_weights(self.folder.weights, self.final_model, self.about)
 
     def _epochs(self, stop: StopRequest) -> None:
         saved = time.monotonic()
-        while self.step < self.total_steps:
+        while self.step < self.total_steps and not self.recovery.stopped:
             epoch, first = divmod(self.step, self.batches.steps)
             shown = started = time.monotonic()
             for batch in self._arriving(epoch, first, stop):
@@ -193,7 +174,9 @@ class Trainer:
                 else:
                     self.progress.step(self.step)
                 if self.step % self.batches.steps == 0:
-                    self._end_epoch(epoch, started, first)
+                    went_on = self._end_epoch(epoch, started, first)
+                else:
+                    went_on = self._glance(epoch, started, first)
                 due = int(now - saved > self.run.checkpoint_seconds)
                 # A signal may come between two looks: it is read once, and agreed upon.
                 asked, due = self.processes.largest(stop.number or 0, due)
@@ -202,6 +185,8 @@ class Trainer:
                     self._save()
                 if asked:
                     raise Interrupted(asked)
+                if not went_on:
+                    break
 
     def _arriving(self, epoch: int, first: int, stop: StopRequest) -> Iterator[Batch]:
         """An epoch's batches; a signal to all processes may have ended those that decode them."""
@@ -251,29 +236,105 @@ class Trainer:
                 f"{self.folder.path} is from before it (a lower learning rate may help)"
             )
 
-    def _end_epoch(self, epoch: int, started: float, first_step: int) -> None:
+    def _end_epoch(self, epoch: int, started: float, first_step: int) -> bool:
+        """Log the epoch; false if the guard went back instead."""
         synchronise(self.device)
-        self._count_time()
-        seconds = time.monotonic() - started
-        record = {**self._record(epoch, seconds, first_step), "seconds": self.seconds}
+        record = self._record(epoch, time.monotonic() - started, first_step)
         every = self.run.check_epochs
         if every and ((epoch + 1) % every == 0 or epoch + 1 == self.run.epochs):
-            record["check"] = self.check()
+            reading = self.read_guard()
+            record |= {"check": reading.check, "guard": reading.guard}
+            if self._collapsed(reading):
+                if self.run.guard != "watch":
+                    self._go_back(reading, record)
+                    return False
+                self._tell_collapse(reading, record)
+            elif self.recovery.good is not None:
+                self.recovery.good = copy.deepcopy(self._state())
         self._tell_unreadable()
         if self.unreadable:
             record["unreadable"] = sorted(self.unreadable)
+        self._log(record)
+        self.engine.clear()
+        return True
+
+    def _log(self, record: dict[str, Any]) -> None:
+        """An epoch's line, with what the guard did since the last one."""
+        self._count_time()
+        record["seconds"] = self.seconds
+        if self.recovery.event:
+            record["guard"] = {**record.get("guard", {}), "event": self.recovery.event}
+            self.recovery.event = ""
         if self.processes.first:
             self.folder.append_log(record)
         if self.tracking:
             self.tracking.epoch(record)
         self.progress.epoch(record, self.run.epochs)
-        self.engine.clear()
-        self._since = time.monotonic()
 
     def _count_time(self) -> None:
-        """Training time so far: without checks and checkpoints, and over interruptions."""
+        """Wall time so far, checks and checkpoints included; over interruptions."""
         now = time.monotonic()
         self.seconds, self._since = self.seconds + now - self._since, now
+
+    def read_guard(self) -> Reading:
+        """The guard's reading of the final model."""
+        run = self.engine.run
+        return read(self.final_model, *self._guarded, run, self.bfloat16)
+
+    def _collapsed(self, reading: Reading) -> bool:
+        """Whether the training attack has stopped to teach; all processes agree."""
+        judged = self.run.method != "undefended" and reading.collapsed(self.recovery.best)
+        self.recovery.best = max(self.recovery.best, reading.robust)
+        return bool(self.processes.largest(int(judged))[0])
+
+    def _glance(self, epoch: int, started: float, first_step: int) -> bool:
+        """Four times an epoch: has the training attack's accuracy leapt? False if we went back."""
+        quarter = max(1, self.batches.steps // 4)
+        if self.run.guard == "watch" or self.step % self.batches.steps % quarter:
+            return True
+        record = self._record(epoch, time.monotonic() - started, first_step)
+        last = self.processes.gather(self.folder.last_record())[0]
+        if not leaps(record["adversarial_accuracy"], last):
+            return True
+        reading = self.read_guard()
+        if not self._collapsed(reading):
+            return True
+        self._go_back(reading, {**record, "check": reading.check, "guard": reading.guard})
+        return False
+
+    def _tell_collapse(self, reading: Reading, record: dict[str, Any]) -> None:
+        """Say once that a run which is only watched has collapsed."""
+        if not self.folder.last_record().get("guard", {}).get("collapsed"):
+            event = f"{reading.describe(record['epoch'])}; guard = watch changes nothing"
+            self.recovery.event = event
+            self.progress.note(event)
+        record["guard"]["collapsed"] = True
+
+    def _go_back(self, reading: Reading, record: dict[str, Any]) -> None:
+        """Return to the last good epoch and act as configured."""
+        recovery, adversary = self.recovery, self.engine.run.adversary
+        assert recovery.good is not None
+        back = recovery.good["step"] // self.batches.steps
+        untold = f"{recovery.event}. " if recovery.event else ""
+        recovery.event = f"{untold}{reading.describe(record['epoch'])}; back to epoch {back}"
+        recovery.count += 1
+        recovery.stopped = self.run.guard == "stop" or recovery.count > RECOVERIES
+        if recovery.stopped:
+            recovery.event += ", where training ends"
+        else:
+            adversary = milder(adversary, self.run.guard)
+            length = fraction_text(adversary.step_size)
+            recovery.event += f", on with {adversary.steps} x {length}"
+        self.progress.note(recovery.event)
+        if recovery.stopped:
+            record["guard"]["collapsed"] = True
+            self._log(record)
+        self._take_state(recovery.good)
+        self.engine = self._engine(adversary)
+        self._save()
+        # After the checkpoint: of a run that is killed in between it says where to cut the log.
+        if self.processes.first and not recovery.stopped:
+            self.folder.cut_log(back)
 
     def _tell_unreadable(self) -> None:
         """Name the photographs that some process could not read, each once."""
@@ -286,28 +347,6 @@ class Trainer:
         self.unreadable |= files
         judge_unreadable(sorted(self.unreadable), len(self.split.labels))
 
-    def check(self) -> dict[str, float]:
-        """Clean, FGSM and PGD-10 accuracy of the final model on fixed training images."""
-        numbers = balanced_subset(
-            self.split.labels, CHECK_IMAGES, purpose_key(self.run.seed, _CHECK)
-        )
-        places = torch.from_numpy(numbers).to(self.device)
-        images, labels = self.batches.floats(places), self.batches.labels[places]
-        keys = image_keys(purpose_key(self.run.seed, _CHECK), places)
-        model = self.final_model
-        right = {"clean": 0, "fgsm": 0, "pgd10": 0}
-        with untouched(model), exact_float32():
-            for start in range(0, len(places), self.batches.batch_size):
-                part = slice(start, start + self.batches.batch_size)
-                with torch.no_grad():
-                    clean = model(images[part]).argmax(1) == labels[part]
-                right["clean"] += int(clean.sum())
-                for name in ("fgsm", "pgd10"):
-                    settings = attack_named(name, self.run.adversary.epsilon)
-                    found = perform(model, images[part], labels[part], settings, keys[part])
-                    right[name] += int((clean & ~found.fooled).sum())
-        return {name: count / len(places) for name, count in right.items()}
-
     def _save(self) -> None:
         """A checkpoint by the first process; all processes hold the same."""
         self._stop_if_not_finite(Totals.read(self.engine))
@@ -319,16 +358,31 @@ class Trainer:
             self.folder.checkpoint,
             {
                 "schema": 2,
-                "model": self.model.state_dict(),
-                "averaged": self.averaged.model.state_dict() if self.averaged else None,
-                "optimiser": self.optimiser.state_dict(),
-                "step": self.step,
+                **self._state(),
                 "seconds": self.seconds,
                 "sums": sums,
                 "about": self.about,
+                "recovery": vars(self.recovery),
+                "adversary": self.engine.run.adversary.model_dump(mode="json"),
             },
         )
-        self._since = time.monotonic()
+
+    def _state(self) -> dict[str, Any]:
+        """What a step changes."""
+        return {
+            "model": self.model.state_dict(),
+            "averaged": self.averaged.model.state_dict() if self.averaged else None,
+            "optimiser": self.optimiser.state_dict(),
+            "step": self.step,
+        }
+
+    def _take_state(self, state: dict[str, Any]) -> None:
+        self.model.load_state_dict(state["model"])
+        if self.averaged:
+            self.averaged.model.load_state_dict(state["averaged"])
+        # The optimiser would go on in the very tensors of a state that may be needed again.
+        go_on_with(self.optimiser, copy.deepcopy(state["optimiser"]))
+        self.step = state["step"]
 
     def _restore(self) -> None:
         state = read_checkpoint(self.folder.checkpoint, self.device)
@@ -338,50 +392,19 @@ class Trainer:
                 f"{self.folder.checkpoint} is of another model or data: {', '.join(changed)} differ"
             )
         try:
-            self.model.load_state_dict(state["model"])
-            if self.averaged:
-                self.averaged.model.load_state_dict(state["averaged"])
-            go_on_with(self.optimiser, state["optimiser"])
+            self._take_state(state)
         except (RuntimeError, ValueError) as error:
             reason = " ".join(str(error).split())[:200]
             raise UserError(
                 f"{self.folder.checkpoint} does not fit the model any more ({reason})"
             ) from None
-        self.step, self.seconds = state["step"], state["seconds"]
+        self.seconds = state["seconds"]
+        self.recovery = Recovery(**state.get("recovery", {}))
+        adversary = Adversary.model_validate(state.get("adversary", self.run.adversary))
+        if adversary != self.run.adversary:
+            self.engine = self._engine(adversary)
         self.engine.go_on(state["sums"])
         self.progress.note(f"going on from step {self.step} of {self.total_steps}")
-
-    def _first_batch_fits(self) -> None:
-        """Say that the model does not take the images before anything is written."""
-        classes = len(self.split.classes)
-        logits = output_of(
-            self.model, self.batches.floats(torch.zeros(1, dtype=torch.int64)), self.run.model
-        )
-        if tuple(logits.shape) != (1, classes):
-            raise UserError(
-                f"{self.run.model} gives outputs of shape {tuple(logits.shape)} for one image; "
-                f"{self.run.data.name} needs (1, {classes})"
-            )
-
-    def _explain_ratio(self) -> None:
-        classes, rule = len(self.split.classes), self.run.labels
-        if rule.rule not in ("adversarial", "supplementary") or rule.ratio is None:
-            return
-        if rule.ratio < default_ratio(classes):
-            self.progress.note(
-                f"labels.ratio {rule.ratio:g} is below {classes - 1} (classes - 1): the true class "
-                "can get less than half of the label's mass"
-            )
-
-
-def check_labels(split: Split, name: str) -> None:
-    """Refuse an empty set and labels outside the classes."""
-    if not len(split.labels):
-        raise UserError(f"the training set of {name} is empty")
-    if len(split.classes) < 2:
-        raise UserError(f"{name} has one class; a classifier needs two or more")
-    if split.labels.min() < 0 or split.labels.max() >= len(split.classes):
-        raise UserError(f"a label lies outside the {len(split.classes)} classes of {name}")
 
 
 def train(

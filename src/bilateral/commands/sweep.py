@@ -1,0 +1,182 @@
+"""`bilateral sweep FILE`: a list or grid of configurations under a time budget, ranked."""
+
+import json
+import tomllib
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass, field
+from itertools import product
+from pathlib import Path
+from statistics import mean
+from typing import TYPE_CHECKING, Annotated, Any
+
+import tyro
+from pydantic import BaseModel, ConfigDict, ValidationError
+
+from bilateral.arguments import budget, parse
+from bilateral.attacks.table import attack_names
+from bilateral.commands.printing import print_json
+from bilateral.commands.train import absolute, with_consequences
+from bilateral.config import Machine, Run, first_complaint
+from bilateral.errors import UserError
+from bilateral.paper.recipes import recipe_named
+from bilateral.runs import safe_name
+from bilateral.tables import Format, Table, percent, render
+
+if TYPE_CHECKING:
+    from bilateral.sweeps import Trial
+
+Values = Mapping[str, Any]
+
+
+@dataclass(frozen=True)
+class Options:
+    """Train a list or grid of configurations and rank them on images held out of training.
+
+    The file is TOML (or JSON): `recipe`, `fields` for all runs, `grid` with a list of values for a
+    field, `runs` with the fields of single runs. What has been done is not done again.
+    """
+
+    file: Annotated[str, tyro.conf.Positional]
+    """a TOML or JSON file"""
+    minutes: float | None = None
+    """start no run after so long; the file's `minutes` without it"""
+    out: str | None = None
+    """where the runs go: sweeps/<file's name>"""
+    machine: Machine = field(default_factory=Machine)
+    device: str | None = None
+    """the GPU if there is one"""
+    plan: bool = False
+    """only list the runs"""
+    quiet: bool = False
+    """no progress"""
+    json: bool = False
+    """print the trials as JSON, best first"""
+    format: Format = "text"
+    """how the table is printed"""
+
+
+class Plan(BaseModel):
+    """A sweep's file."""
+
+    model_config = ConfigDict(extra="forbid")
+
+    recipe: str
+    fields: dict[str, Any] = {}
+    grid: dict[str, list[Any]] = {}
+    runs: list[dict[str, Any]] = [{}]
+    seeds: list[int] = [0]
+    attacks: str = "apgd"
+    epsilon: str | float = "8/255"
+    held_out: int = 1000
+    minutes: float = 60.0
+
+
+def command(words: Sequence[str]) -> None:
+    """`bilateral sweep FILE`."""
+    options = parse(Options, words, "bilateral sweep")
+    plan = read_plan(Path(options.file))
+    attack_names(plan.attacks)
+    epsilon = budget("epsilon", str(plan.epsilon))
+    assert epsilon is not None
+    runs = dict(runs_of(plan))
+    if options.plan:
+        for name in runs:
+            print(name)
+        return
+    from rich.console import Console
+
+    from bilateral.runtime import choose_device
+    from bilateral.sweeps import Judging, Sweep
+
+    console = Console(stderr=True, quiet=options.quiet, highlight=False, soft_wrap=True)
+    console.print(f"{len(runs)} runs, judged on {plan.held_out:,} held-out training images")
+    minutes = plan.minutes if options.minutes is None else options.minutes
+    sweep = Sweep(
+        runs,
+        Path(options.out or Path("sweeps") / Path(options.file).stem),
+        Judging(plan.attacks, epsilon),
+        60 * minutes,
+        choose_device(options.device),
+        console.print,
+        options.machine,
+    )
+    trials = sweep.work()
+    if options.json:
+        print_json([vars(trial) for trial in trials])
+        return
+    print(render(ranking(trials, plan.attacks), options.format))
+    if len(plan.seeds) > 1:
+        print("\n" + render(means(trials, plan.attacks), options.format))
+
+
+def read_plan(path: Path) -> Plan:
+    """The sweep that a file describes."""
+    if not path.is_file():
+        raise UserError(f"no sweep at {path}")
+    try:
+        text = path.read_text(encoding="utf-8")
+        found = json.loads(text) if path.suffix == ".json" else tomllib.loads(text)
+        return Plan.model_validate(found)
+    except ValidationError as error:
+        raise UserError(f"{path}: {first_complaint(error)}") from None
+    except (ValueError, RecursionError) as error:
+        raise UserError(f"{path} cannot be read: {error}") from None
+
+
+def runs_of(plan: Plan) -> Iterator[tuple[str, tuple[Run, Values]]]:
+    """Every run of a sweep by its name, with the fields that are its own."""
+    base = changed(recipe_named(plan.recipe), plan.fields)
+    held_out = base.data.held_out or plan.held_out
+    base = base.with_paths({"data.held_out": held_out})
+    seen: set[str] = set()
+    for values in product(*plan.grid.values()):
+        for single in plan.runs:
+            own = {**dict(zip(plan.grid, values, strict=True)), **single}
+            name = own.pop("name", None) or "-".join(
+                safe_name(f"{path.rpartition('.')[2]}-{value}") for path, value in own.items()
+            )
+            name = safe_name(str(name)) or "base"
+            if name in seen:
+                raise UserError(f"two runs are named '{name}': give them a `name`")
+            seen.add(name)
+            for seed in plan.seeds:
+                run = changed(base, own).with_fields(seed=seed)
+                yield f"{name}/seed{seed}", (absolute(run), own)
+
+
+def changed(run: Run, fields: Values) -> Run:
+    """The run with some fields changed, and what follows from them as in `train`."""
+    try:
+        found = run.with_paths(fields)
+    except ValidationError as error:
+        raise UserError(first_complaint(error)) from None
+    return with_consequences(found, run, [f"--{path.replace('_', '-')}" for path in fields])
+
+
+def ranking(trials: Sequence["Trial"], attacks: str) -> Table:
+    """The trials, best first."""
+    head = ["run", f"{attacks} (%)", "95 % interval", "clean (%)", "images", "training (s)"]
+    lines = []
+    for trial in trials:
+        cells = [trial.name]
+        if trial.robust_accuracy is None or trial.clean_accuracy is None or not trial.interval:
+            cells += ["", trial.status, "", "", f"{trial.seconds:,.0f}"]
+        else:
+            low, high = (100 * value for value in trial.interval)
+            cells += [percent(trial.robust_accuracy), f"{low:.1f} to {high:.1f}"]
+            cells += [percent(trial.clean_accuracy), f"{trial.images:,}", f"{trial.seconds:,.0f}"]
+        lines.append(cells)
+    return [*head], lines
+
+
+def means(trials: Sequence["Trial"], attacks: str) -> Table:
+    """Each configuration over its seeds, best first."""
+    groups: dict[str, list[float]] = {}
+    for trial in trials:
+        if trial.robust_accuracy is not None:
+            groups.setdefault(trial.name.rpartition("/")[0], []).append(trial.robust_accuracy)
+    lines = [
+        [name, percent(mean(values)), percent(max(values) - min(values)), str(len(values))]
+        for name, values in sorted(groups.items(), key=lambda item: -mean(item[1]))
+    ]
+    return ["run", f"{attacks} (%), mean", "spread (%)", "seeds"], lines

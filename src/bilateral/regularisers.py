@@ -1,0 +1,41 @@
+"""What pulls the adversarial prediction to the clean one: GAT's and NuAT's distances.
+
+Sriramanan et al. 2020 (guided) and 2021 (nuclear norm). Here the clean prediction is that of the
+reference forward pass, which the label needs anyway, so it costs nothing and gets no gradient.
+"""
+
+import torch
+from torch import Tensor
+from torch.nn import functional as F
+
+from bilateral.attacks.losses import change
+from bilateral.config import Regulariser
+
+_ITERATIONS, _RIDGE = 20, 1e-6
+
+
+def regularisation(logits: Tensor, reference: Tensor, settings: Regulariser) -> Tensor:
+    """The weighted distance of the predictions, a mean over the batch."""
+    if settings.kind == "squared":
+        return settings.weight * change(logits, reference).mean()
+    apart = F.softmax(logits, 1) - F.softmax(reference.detach(), 1)
+    return settings.weight * nuclear_norm(apart) / len(logits)
+
+
+def nuclear_norm(matrix: Tensor) -> Tensor:
+    """The sum of the singular values of a tall matrix, by products of matrices alone.
+
+    A singular value decomposition waits for the host, so a CUDA graph cannot hold it. The norm's
+    gradient is the polar factor P, and sum(matrix * P) has the norm's value as well; P follows
+    from the inverse square root of the Gram matrix, by the coupled Newton iteration.
+    """
+    with torch.no_grad():
+        gram = matrix.T @ matrix
+        size = gram.diagonal().sum().clamp_min(1e-30)
+        one = torch.eye(len(gram), dtype=gram.dtype, device=gram.device)
+        square, inverse = gram / size + _RIDGE * one, one
+        for _ in range(_ITERATIONS):
+            factor = 1.5 * one - 0.5 * inverse @ square
+            square, inverse = square @ factor, factor @ inverse
+        polar = matrix @ (inverse / size.sqrt())
+    return (matrix * polar).sum()

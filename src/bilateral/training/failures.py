@@ -1,0 +1,29 @@
+"""What can go wrong in the midst of training, told in a line with what to do."""
+
+from collections.abc import Iterator
+from contextlib import contextmanager
+
+import torch
+
+from bilateral.errors import TrainingError
+from bilateral.processes import is_lost_process
+
+
+@contextmanager
+def explained(device: torch.device) -> Iterator[None]:
+    """A lack of memory and a lost process as what they are; everything else as it came."""
+    try:
+        yield
+    except torch.OutOfMemoryError as error:  # a RuntimeError too
+        raise TrainingError(
+            f"out of memory on {device} ({str(error).splitlines()[0][:120]}): give "
+            "--machine.accumulate 2 (or more) to compute a batch in parts; the same "
+            "command with it goes on from the last checkpoint"
+        ) from None
+    except RuntimeError as error:
+        if not is_lost_process(error):
+            raise
+        raise TrainingError(
+            f"another process of this run was lost ({str(error).splitlines()[0][:160]}); "
+            "the same command goes on from the last checkpoint"
+        ) from None

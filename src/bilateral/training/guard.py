@@ -1,0 +1,143 @@
+"""The guard against catastrophic overfitting: one-step training that learns to fool its own attack.
+
+The network's accuracy under one step stays or rises while that under PGD falls to nothing (Wong et
+al. 2020; the paper's FGSM and LL rows). Some fixed images tell the two apart within an epoch.
+"""
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Any
+
+import torch
+import torch.nn.functional as F
+from torch import Tensor, nn
+
+from bilateral.attacks import ball
+from bilateral.attacks.perform import perform
+from bilateral.attacks.table import attack_named
+from bilateral.attacks.untouched import untouched
+from bilateral.config import Adversary, GradientAttack, Run
+from bilateral.randomness import derive
+from bilateral.results import wilson_interval
+from bilateral.runtime import autocast
+
+GUARD_IMAGES = 250
+LEAP = 0.1
+"""A rise of the training attack's accuracy over the last epoch's that is worth a look."""
+_POINT = 1
+
+
+@dataclass(frozen=True)
+class Reading:
+    """Accuracies on the guard's images, and how alike the gradient is elsewhere in the ball."""
+
+    images: int
+    clean: float
+    fgsm: float
+    pgd10: float
+    training_attack: float
+    alignment: float
+
+    def collapsed(self, best: int) -> bool:
+        """Whether PGD surely leaves less than half of what FGSM leaves, or of its own `best` count.
+
+        Surely: by the 95 % intervals of both shares. Healthy models keep two thirds of FGSM's.
+        """
+        _, most = wilson_interval(self.robust, self.images)
+        before = max(best, round(self.fgsm * self.images))
+        least, _ = wilson_interval(before, self.images)
+        return least > 2 * most
+
+    @property
+    def robust(self) -> int:
+        """Images that withstand PGD-10."""
+        return round(self.pgd10 * self.images)
+
+    @property
+    def check(self) -> dict[str, float]:
+        """What every run logs."""
+        return {"clean": self.clean, "fgsm": self.fgsm, "pgd10": self.pgd10}
+
+    @property
+    def guard(self) -> dict[str, float]:
+        """What the guard logs beside it."""
+        return {"training_attack": self.training_attack, "alignment": self.alignment}
+
+    def describe(self, epoch: int) -> str:
+        """A collapse in one line."""
+        one_step, pgd = 100 * self.fgsm, 100 * self.pgd10
+        return f"epoch {epoch} collapsed: FGSM leaves {one_step:.1f} %, PGD-10 {pgd:.1f} %"
+
+
+@dataclass
+class Recovery:
+    """What the guard has done to a run so far; part of its checkpoint.
+
+    `good` is the state after the last epoch that had not collapsed, `best` the most images that
+    withstood PGD-10 at a reading, `event` what the next line of the log is to tell.
+    """
+
+    good: dict[str, Any] | None = None
+    best: int = 0
+    count: int = 0
+    event: str = ""
+    stopped: bool = False
+
+
+def read(
+    model: nn.Module, images: Tensor, labels: Tensor, keys: Tensor, run: Run, bfloat16: bool
+) -> Reading:
+    """Attack the images at the run's own budget: by FGSM, PGD-10 and the training attack."""
+    own = GradientAttack.model_validate(
+        run.adversary.model_dump(include=set(GradientAttack.model_fields))
+    )
+    budget = run.adversary.epsilon
+    attacks = {"fgsm": attack_named("fgsm", budget), "pgd10": attack_named("pgd10", budget)}
+    if run.method == "adversarial" and own.steps == 1:
+        attacks["training_attack"] = own
+    with untouched(model), autocast(images.device, bfloat16):
+        with torch.no_grad():
+            right = model(images).argmax(1) == labels
+        left = {}
+        for name, settings in attacks.items():
+            found = perform(model, images, labels, settings, keys)
+            with torch.no_grad():  # of a last iterate the attack itself does not say whom it fooled
+                left[name] = right & ~found.fooled & (model(found.images).argmax(1) == labels)
+        alignment = _alignment(model, images, labels, keys, budget)
+    share = {name: float(flags.float().mean()) for name, flags in left.items()}
+    return Reading(
+        images=len(labels),
+        clean=float(right.float().mean()),
+        fgsm=share["fgsm"],
+        pgd10=share["pgd10"],
+        training_attack=share.get("training_attack", share["fgsm"]),
+        alignment=alignment,
+    )
+
+
+def _alignment(
+    model: nn.Module, images: Tensor, labels: Tensor, keys: Tensor, epsilon: float
+) -> float:
+    """The mean cosine of the gradients at the image and at a random point of its ball.
+
+    GradAlign's measure (Andriushchenko and Flammarion 2020): near one while a step can be trusted.
+    """
+    elsewhere = ball.random_start(images, epsilon, derive(keys, _POINT), clip=True)
+    gradients = []
+    for point in (images, elsewhere):
+        point = point.detach().requires_grad_()
+        loss = F.cross_entropy(model(point).float(), labels, reduction="sum")
+        gradients.append(torch.autograd.grad(loss, point)[0].float().flatten(1))
+    return float(F.cosine_similarity(gradients[0], gradients[1], eps=1e-30).mean())
+
+
+def milder(adversary: Adversary, action: str) -> Adversary:
+    """The training attack after a collapse: half the step, or twice as many of half the length."""
+    half = adversary.with_fields(step_size=adversary.step_size / 2)
+    return half.with_fields(steps=2 * adversary.steps) if action == "two-step" else half
+
+
+def leaps(adversarial_accuracy: float, last_epoch: Mapping[str, float | None]) -> bool:
+    """Whether the training attack's accuracy rose so much that a reading is due at once."""
+    before = last_epoch.get("adversarial_accuracy")
+    return before is not None and adversarial_accuracy > before + LEAP

@@ -1,0 +1,95 @@
+"""What a run needs before its first step, and what is refused before anything is written."""
+
+import torch
+from torch import Tensor, nn
+
+from bilateral.config import Machine, Run
+from bilateral.data.batches import Batches
+from bilateral.data.datasets import Split
+from bilateral.data.device_images import DeviceImages
+from bilateral.data.photograph_batches import PhotographBatches
+from bilateral.data.subsets import balanced_subset, divided, per_class_subset
+from bilateral.errors import UserError
+from bilateral.labels import default_ratio
+from bilateral.models.probe import output_of
+from bilateral.processes import Processes
+from bilateral.randomness import image_keys, purpose_key
+from bilateral.training.guard import GUARD_IMAGES
+
+AnyBatches = Batches | PhotographBatches
+_SUBSET, _HELD_OUT = 5, 9
+
+
+def check_labels(split: Split, name: str) -> None:
+    """Refuse an empty set and labels outside the classes."""
+    if not len(split.labels):
+        raise UserError(f"the training set of {name} is empty")
+    if len(split.classes) < 2:
+        raise UserError(f"{name} has one class; a classifier needs two or more")
+    if split.labels.min() < 0 or split.labels.max() >= len(split.classes):
+        raise UserError(f"a label lies outside the {len(split.classes)} classes of {name}")
+
+
+def training_part(split: Split, run: Run) -> tuple[Split, Split | None]:
+    """What a run trains on, and what it holds out of that, if anything."""
+    if run.data.images_per_class is not None:
+        split = per_class_subset(split, run.data.images_per_class, purpose_key(run.seed, _SUBSET))
+    if not run.data.held_out:
+        return split, None
+    return divided(split, run.data.held_out, purpose_key(run.seed, _HELD_OUT))
+
+
+def batches_of(
+    split: Split, run: Run, machine: Machine, device: torch.device, processes: Processes
+) -> AnyBatches:
+    """A process's share of every batch, from memory or decoded as it is needed."""
+    rank, world = processes.rank, processes.world
+    size, seed = run.optimiser.batch_size, run.seed
+    batches: AnyBatches
+    if split.streamed:
+        batches = PhotographBatches(
+            split, run.data, size, seed, device, machine.workers, rank, world
+        )
+    else:
+        batches = Batches(split, size, seed, device, rank, world)
+    if batches.batch_size % (world * machine.accumulate):
+        raise UserError(
+            f"a batch of {batches.batch_size} images does not divide into "
+            f"{world * machine.accumulate} equal parts ({world} processes, "
+            f"machine.accumulate {machine.accumulate})"
+        )
+    return batches
+
+
+def first_batch_fits(model: nn.Module, batches: AnyBatches, run: Run, classes: int) -> None:
+    """Say that the model does not take the images before anything is written."""
+    logits = output_of(model, batches.floats(torch.zeros(1, dtype=torch.int64)), run.model)
+    if tuple(logits.shape) != (1, classes):
+        raise UserError(
+            f"{run.model} gives outputs of shape {tuple(logits.shape)} for one image; "
+            f"{run.data.name} needs (1, {classes})"
+        )
+
+
+def guard_images(
+    batches: AnyBatches, split: Split, held_out: Split | None, key: int
+) -> tuple[Tensor, Tensor, Tensor]:
+    """The guard's images with labels and keys: held out where some are, else of training."""
+    labels = (held_out or split).labels
+    device = batches.labels.device
+    numbers = torch.from_numpy(balanced_subset(labels, GUARD_IMAGES, key)).to(device)
+    source = batches if held_out is None else DeviceImages(held_out, device)
+    return source.floats(numbers), source.labels[numbers], image_keys(key, numbers)
+
+
+def low_ratio(run: Run, classes: int) -> str | None:
+    """What to know of a ratio so low that the true class can get less than half of the mass."""
+    rule = run.labels
+    if rule.rule not in ("adversarial", "supplementary") or rule.ratio is None:
+        return None
+    if rule.ratio >= default_ratio(classes):
+        return None
+    return (
+        f"labels.ratio {rule.ratio:g} is below {classes - 1} (classes - 1): the true class "
+        "can get less than half of the label's mass"
+    )

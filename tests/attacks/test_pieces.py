@@ -1,0 +1,70 @@
+"""Pieces of other one-step methods: where a step may end, and a guided loss."""
+
+import pytest
+import torch
+from pydantic import ValidationError
+
+from bilateral.attacks.gradient import gradient_attack
+from bilateral.config import Adversary, GradientAttack
+from bilateral.randomness import image_keys
+
+EPSILON = 0.1
+
+
+def wide(projection, **fields):
+    """N-FGSM: noise of twice the budget, a step of the budget."""
+    return Adversary(
+        epsilon=EPSILON, step_size=EPSILON, start_width=2.0, projection=projection, **fields
+    )
+
+
+@pytest.fixture
+def edge(batch):
+    """Images that touch black and white, so that noise leaves the range."""
+    images, labels = batch
+    return images.round(), labels
+
+
+def attacked(model, batch, settings):
+    keys = image_keys(0, torch.arange(len(batch[0])))
+    return gradient_attack(model, *batch, settings, keys).images
+
+
+def test_without_projection_the_whole_noise_stays(linear, edge):
+    found = {kind: attacked(linear, edge, wide(kind)) for kind in ("ball", "range", "none")}
+    apart = {kind: (images - edge[0]).abs().amax() for kind, images in found.items()}
+    assert apart["ball"] <= EPSILON + 1e-6
+    assert 2.5 * EPSILON < apart["none"] <= 3 * EPSILON + 1e-6, "noise of two and a step of one"
+    assert found["none"].min() < 0 and found["none"].max() > 1
+    assert found["range"].min() == 0 and found["range"].max() == 1
+    torch.testing.assert_close(found["range"], found["none"].clamp(0, 1))
+
+
+def test_on_a_linear_model_the_step_is_added_to_the_noise(linear, edge):
+    """Every gradient is the same, so the result is start + step * sign exactly."""
+    noise = attacked(linear, edge, wide("none", target="none"))
+    still = Adversary(
+        epsilon=EPSILON, step_size=1e-6, start_width=2.0, projection="none", target="none"
+    )
+    start = attacked(linear, edge, still)
+    torch.testing.assert_close((noise - start).abs(), torch.full_like(noise, EPSILON - 1e-6))
+
+
+def test_an_evaluation_stays_in_the_ball():
+    with pytest.raises(ValidationError, match="iterate = any needs the ball"):
+        GradientAttack(projection="none")
+
+
+def test_a_guided_step_follows_the_change_of_the_prediction(linear, batch):
+    """With a large weight the step increases the squared change, not the cross-entropy."""
+    images, labels = batch
+    keys = image_keys(0, torch.arange(len(images)))
+    reference = linear(images).detach()
+    clean = reference.softmax(1)
+
+    def moved(settings):
+        found = gradient_attack(linear, images, labels, settings, keys, reference).images
+        return (linear(found).softmax(1) - clean).pow(2).sum(1).mean()
+
+    small = {"epsilon": EPSILON, "step_size": EPSILON}
+    assert moved(Adversary(**small, guide=1e4)) > moved(Adversary(**small))

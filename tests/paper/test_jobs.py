@@ -1,0 +1,224 @@
+"""Parts of a table, and several models at once: the same figures as one after another."""
+
+import io
+import json
+import os
+import signal
+import subprocess
+import sys
+import time
+from dataclasses import replace
+
+import pytest
+import torch
+
+from bilateral.commands.reproduce import narrowed
+from bilateral.config import Machine
+from bilateral.errors import Interrupted, TrainingError, UserError
+from bilateral.paper import jobs
+from bilateral.paper.jobs import machine_words, run_together
+from bilateral.paper.plan import Choices, all_runs, shared_runs
+from bilateral.paper.reproduce import Reproduction
+from bilateral.paper.tables import TABLES
+
+CPU = torch.device("cpu")
+ENVIRONMENT = {**os.environ, "OMP_NUM_THREADS": "1"}
+
+
+def bilateral(*words, cwd):
+    return subprocess.run(
+        [sys.executable, "-m", "bilateral", *words],
+        cwd=cwd,
+        env=ENVIRONMENT,
+        capture_output=True,
+        text=True,
+        check=False,
+        timeout=200,
+    )
+
+
+@pytest.fixture(scope="module")
+def one_by_one(tmp_path_factory):
+    folder = tmp_path_factory.mktemp("one")
+    words = ["reproduce", "random-start", "--quick", "--rows", "R-MC", "R-LL"]
+    done = bilateral(*words, cwd=folder)
+    assert done.returncode == 0, done.stderr
+    return folder
+
+
+def figures(folder, name="random-start"):
+    """A table's rows without what differs from call to call, by title."""
+    rows = json.loads((folder / "quick" / f"{name}.json").read_text())
+    differing = ("train_seconds", "command", "commit", "jobs")
+    return {
+        row["title"]: {key: value for key, value in row.items() if key not in differing}
+        for row in rows
+    }
+
+
+def test_only_the_named_rows_are_measured(one_by_one):
+    assert set(figures(one_by_one)) == {"R-MC", "R-LL"}
+    trained = {path.parent.parent.name for path in one_by_one.rglob("model.safetensors")}
+    assert trained == {"cifar10-r-mc", "cifar10-r-ll", "cifar10-undefended"}
+
+
+def test_at_once_gives_the_same_figures(one_by_one, tmp_path):
+    words = ["reproduce", "random-start", "--quick", "--rows", "R-MC", "R-LL", "--jobs", "2"]
+    done = bilateral(*words, cwd=tmp_path)
+    assert done.returncode == 0, done.stderr
+    assert figures(tmp_path) == figures(one_by_one)
+    rows = json.loads((tmp_path / "quick" / "random-start.json").read_text())
+    assert {row["jobs"] for row in rows} == {2}
+    assert {row["command"] for row in rows} == {"bilateral " + " ".join(words)}
+    assert "training 1 models, 2 at once" in done.stderr and "R-MC" in done.stdout
+
+
+def test_columns_of_the_same_weights_are_drawn_together(one_by_one):
+    before = figures(one_by_one)["R-MC"]
+    words = ["reproduce", "random-start", "--quick", "--rows", "R-MC", "--columns", "FGSM RS"]
+    done = bilateral(*words, cwd=one_by_one)
+    assert done.returncode == 0, done.stderr
+    assert figures(one_by_one)["R-MC"] == before, "what the call left out is still there"
+    (row,) = (
+        row
+        for row in json.loads((one_by_one / "quick" / "random-start.json").read_text())
+        if row["title"] == "R-MC"
+    )
+    assert row["command"].count("&&") == 1 and row["command"].endswith("--columns 'FGSM RS'")
+
+
+def test_columns_of_other_weights_are_not(tmp_path):
+    work = Reproduction(tmp_path, tmp_path, Choices(), CPU, "words")
+    table = TABLES["cifar10"]
+    row = {
+        "title": "R-MC",
+        "recipe": "cifar10-r-mc",
+        "model": "wrn-28-10",
+        "epochs": 100,
+        "data": "cifar10",
+        "clean_accuracy": 0.9,
+        "weights": ["a"],
+        "command": "first",
+        "attacks": {"fgsm-last": {"accuracy": 0.5, "images": 10}},
+        "other": {},
+    }
+    later = {**row, "clean_accuracy": None, "command": "second"}
+    later["attacks"] = {"pgd7-last": {"accuracy": 0.4, "images": 10}}
+    work.keep(table, row)
+    work.keep(table, later)
+    (found,) = work.rows(table)
+    assert set(found["attacks"]) == {"fgsm-last", "pgd7-last"} and found["clean_accuracy"] == 0.9
+    assert found["command"] == "first && second"
+    work.keep(table, {**later, "weights": ["b"]})
+    (found,) = work.rows(table)
+    assert set(found["attacks"]) == {"pgd7-last"} and found["clean_accuracy"] is None
+
+
+def test_a_table_is_narrowed_to_what_was_named():
+    tables = [TABLES["cifar10"], TABLES["budget"]]
+    (table,) = narrowed(tables, ["R-MC"], ["CE20"])
+    assert [row.title for row in table.rows] == ["R-MC"]
+    assert [column.title for column in table.columns] == ["CE20"]
+    assert list(narrowed(tables, [], [])) == tables
+    with pytest.raises(UserError, match="unknown row 'R-CM'; nearest: R-MC"):
+        list(narrowed(tables, ["R-CM"], []))
+    with pytest.raises(UserError, match="unknown column 'CE200'"):
+        list(narrowed(tables, [], ["CE200"]))
+
+
+def test_sources_are_trained_before_the_rows_that_share_them():
+    choices = Choices()
+    table = TABLES["random-start"]
+    assert list(shared_runs(table, choices)) == ["cifar10-undefended/seed0"]
+    assert set(shared_runs(table, choices)) < set(all_runs([table], choices))
+    black_box = shared_runs(TABLES["black-box"], choices)
+    assert "cifar10-r-mc-la/seed1" in black_box and "cifar10-r-mc-la/seed0" not in black_box
+    assert not shared_runs(replace(table, columns=table.columns[:2]), choices)
+
+
+def test_machine_settings_travel_as_options():
+    machine = Machine(compile="off", accumulate=2, tensorboard=True)
+    words = ["--machine.compile", "off", "--machine.accumulate", "2", "--machine.tensorboard"]
+    assert machine_words(machine) == words and machine_words(Machine()) == []
+
+
+def sleeping(monkeypatch, seconds):
+    """In place of a command a process that sleeps; when each began and ended."""
+    times = {}
+
+    class Child:
+        returncode = None
+
+        def __init__(self, name):
+            self.began, self.asked = time.monotonic(), False
+            times[name] = self
+
+        def poll(self):
+            if self.asked or time.monotonic() > self.began + seconds:
+                self.returncode = self.returncode or 0
+                return self.returncode
+            return None
+
+        def terminate(self):
+            self.asked = True
+
+        def wait(self):
+            return self.poll()
+
+    monkeypatch.setattr(jobs, "_started", lambda words: (Child(words[0]), io.BytesIO()))
+    return times
+
+
+def test_no_more_than_so_many_at_a_time(monkeypatch):
+    times = sleeping(monkeypatch, 0.4)
+    done = []
+    run_together({name: [name] for name in "abcd"}, 2, done.append)
+    assert sorted(done) == list("abcd")
+    assert abs(times["a"].began - times["b"].began) < 0.3
+    assert times["c"].began > times["a"].began + 0.35
+
+
+def test_a_refusal_is_told_in_its_own_words():
+    with pytest.raises(UserError, match=r"^bad: unknown command 'trian'; nearest: train"):
+        run_together({"bad": ["trian"]}, 2)
+
+
+def test_a_failure_stops_the_others(monkeypatch):
+    times = sleeping(monkeypatch, 60)
+    started = jobs._started
+
+    def one_fails(words):
+        child, said = started(words)
+        if words[0] == "bad":
+            child.returncode, child.asked = 3, True
+        return child, said
+
+    monkeypatch.setattr(jobs, "_started", one_fails)
+    before = time.monotonic()
+    with pytest.raises(TrainingError, match="bad ended with status 3"):
+        run_together({"good": ["good"], "bad": ["bad"]}, 2)
+    assert times["good"].asked and time.monotonic() - before < 10
+
+
+def test_a_signal_is_passed_on(monkeypatch):
+    times = sleeping(monkeypatch, 60)
+    ask = iter([False, False, True])
+    sleep = time.sleep
+
+    def interrupted(seconds):
+        sleep(seconds)
+        if next(ask, False):
+            os.kill(os.getpid(), signal.SIGTERM)
+
+    monkeypatch.setattr(jobs.time, "sleep", interrupted)
+    with pytest.raises(Interrupted) as stopped:
+        run_together({"a": ["a"], "b": ["b"], "c": ["c"]}, 2)
+    assert stopped.value.number == signal.SIGTERM
+    assert times["a"].asked and times["b"].asked and "c" not in times
+
+
+@pytest.mark.parametrize("words", [["--jobs", "0"], ["--rows", "R-CM"]])
+def test_bad_input(words, tmp_path):
+    done = bilateral("reproduce", "cifar10", "--quick", *words, cwd=tmp_path)
+    assert done.returncode == 2 and done.stderr.count("\n") == 1
+    assert not list(tmp_path.iterdir())

@@ -1,0 +1,91 @@
+"""The pages of the paper's tables: what was measured, all of it, and how."""
+
+import json
+
+from bilateral.paper.pages import IN_BRIEF, brief, measured_tables, tables_page
+from bilateral.paper.tables import TABLES
+
+ROW = {
+    "title": "R-MC-LA",
+    "model": "wrn-28-10",
+    "seeds": [0],
+    "epochs": 100,
+    "clean_accuracy": 0.9046,
+    "attacks": {
+        "pgd20-last": {"accuracy": 0.5466, "images": 10000},
+        "autoattack": {"accuracy": 0.364, "images": 1000},
+    },
+    "other": {},
+    "train_seconds": 838.9,
+    "device": "a GPU",
+    "commit": "abc",
+    "command": "bilateral reproduce cifar10",
+    "note": "with a note",
+}
+
+
+def results(**tables):
+    return {name: tables.get(name, []) for name in TABLES}
+
+
+def test_rows_are_read_by_table(tmp_path):
+    (tmp_path / "cifar10.json").write_text(json.dumps([ROW, {"recipe": "of before titles"}]))
+    (tmp_path / "parity.json").write_text("[]")
+    found = measured_tables(tmp_path)
+    assert set(found) == set(TABLES)
+    assert found["cifar10"] == [ROW] and found["budget"] == []
+
+
+def test_in_brief_there_are_measured_rows_and_filled_columns_alone():
+    budget = {**ROW, "title": "R-MC-LA (eps 8)"}
+    lines = brief(results(cifar10=[ROW], budget=[budget])).splitlines()
+    assert lines[0] == (
+        "| model | network | epochs | seeds | clean | CE20 | AutoAttack (n = 1,000) |"
+    )
+    assert lines[2] == (
+        "| R-MC-LA | wrn-28-10 | 100 | 0 | 90.5 (90.7, -0.2) | 54.7 (55.3, -0.6) | 36.4 |"
+    )
+    assert lines[3] == "" and lines[4].startswith("| model |"), "the next table: no other row"
+    assert "CW1000" not in lines[4]
+    assert lines[6].startswith("| R-MC-LA (eps 8) | wrn-28-10 |")
+    assert lines[8:] == [
+        "- R-MC-LA (wrn-28-10, 839 s of training); R-MC-LA (eps 8) (wrn-28-10, 839 s of training): "
+        "a GPU, commit abc, seed 0; `bilateral reproduce cifar10`.",
+        "- Note: with a note.",
+    ]
+
+
+def test_in_brief_a_table_without_rows_is_left_out():
+    lines = brief(results(cifar10=[ROW])).splitlines()
+    assert [line[:4] for line in lines] == ["| mo", "| --", "| R-", "", "- R-", "- No"]
+    assert set(IN_BRIEF) <= set(TABLES)
+
+
+def test_a_network_beside_another_has_a_line_of_its_own():
+    small = {**ROW, "model": "preact-resnet-18", "epochs": 30, "jobs": 3}
+    text = brief(results(cifar10=[ROW, small]))
+    assert "| R-MC-LA | preact-resnet-18 | 30 |" in text and "| R-MC-LA | wrn-28-10 |" in text
+    assert "R-MC-LA (preact-resnet-18, 839 s of training): a GPU, commit abc, seed 0, 3 models" in (
+        text
+    )
+
+
+def test_the_page_has_every_table_and_says_what_is_not_measured():
+    page = tables_page(results(cifar10=[ROW]))
+    sections = dict(
+        zip(TABLES, page.split("### ")[1:], strict=True)  # a section a table, in order
+    )
+    for name, table in TABLES.items():
+        assert sections[name].startswith(f"{table.where}: `{name}`\n\n{table.title}.")
+        assert sections[name].count("\n| ") == 2 + len(table.rows), "every row of the paper"
+        assert ("Not measured yet." in sections[name]) == (name != "cifar10")
+    assert "- R-MC-LA (wrn-28-10, 839 s of training): a GPU" in sections["cifar10"]
+    assert "Note: with a note." in sections["cifar10"]
+    assert "| R-MC |  |  |  | (89.9) |" in sections["cifar10"], "the paper's alone in brackets"
+    assert ".svg" not in page
+
+
+def test_a_measured_figure_is_shown():
+    title = TABLES["steps-figure"].rows[0].title
+    page = tables_page(results(**{"steps-figure": [{**ROW, "title": title}]}))
+    assert f"![{TABLES['steps-figure'].title}](../results/steps-figure.svg)" in page

@@ -1,0 +1,60 @@
+"""The nuclear norm by products of matrices, against singular values; the guided distance."""
+
+import pytest
+import torch
+
+from bilateral.attacks.losses import change
+from bilateral.config import Regulariser
+from bilateral.regularisers import nuclear_norm, regularisation
+
+
+def predictions(images=64, classes=10, scale=2.0, seed=0):
+    """Differences of two sets of predictions: every row sums to zero, so the rank is not full."""
+    generator = torch.Generator().manual_seed(seed)
+    one, other = (scale * torch.randn(images, classes, generator=generator) for _ in range(2))
+    return one, other
+
+
+@pytest.mark.parametrize("shape", [(64, 10), (128, 100), (5, 3), (16, 2)])
+def test_it_is_the_sum_of_singular_values(shape):
+    one, other = predictions(*shape)
+    matrix = one.softmax(1) - other.softmax(1)
+    expected = torch.linalg.svdvals(matrix).sum()
+    torch.testing.assert_close(nuclear_norm(matrix), expected, rtol=5e-3, atol=1e-5)
+
+
+def test_its_gradient_is_that_of_the_singular_values():
+    one, other = predictions()
+    matrix = (one.softmax(1) - other.softmax(1)).requires_grad_()
+    (found,) = torch.autograd.grad(nuclear_norm(matrix), matrix)
+    (expected,) = torch.autograd.grad(torch.linalg.svdvals(matrix)[:-1].sum(), matrix)
+    assert torch.nn.functional.cosine_similarity(found.flatten(), expected.flatten(), 0) > 0.999
+    torch.testing.assert_close(found, expected, rtol=0.05, atol=5e-3)
+
+
+def test_equal_predictions_cost_nothing():
+    one, _ = predictions()
+    for kind in ("squared", "nuclear"):
+        logits = one.clone().requires_grad_()
+        loss = regularisation(logits, one, Regulariser(kind=kind))
+        (gradient,) = torch.autograd.grad(loss, logits)
+        assert float(loss.detach()) == pytest.approx(0, abs=1e-6) and gradient.isfinite().all()
+
+
+def test_the_clean_side_is_not_pulled():
+    one, other = predictions()
+    one.requires_grad_()
+    other.requires_grad_()
+    for kind in ("squared", "nuclear"):
+        loss = regularisation(one, other, Regulariser(kind=kind, weight=2.0))
+        pulled, still = torch.autograd.grad(loss, [one, other], allow_unused=True)
+        assert pulled.abs().max() > 0 and still is None
+
+
+def test_the_squared_distance_written_out():
+    one, other = predictions(8, 4)
+    p, q = one.softmax(1), other.softmax(1)
+    expected = torch.stack([((a - b) ** 2).sum() for a, b in zip(p, q, strict=True)])
+    torch.testing.assert_close(change(one, other), expected)
+    found = regularisation(one, other, Regulariser(kind="squared", weight=5.0))
+    torch.testing.assert_close(found, 5 * expected.mean())

@@ -1,0 +1,192 @@
+"""`bilateral sweep`: what is run, what is dropped, how it is ranked, and that it goes on."""
+
+import json
+import os
+import signal
+import subprocess
+import sys
+import time
+
+import numpy as np
+import pytest
+
+from bilateral.cli import main
+from bilateral.commands.sweep import Plan, means, ranking, runs_of
+from bilateral.data.datasets import load
+from bilateral.errors import UserError
+from bilateral.results import Evaluation
+from bilateral.runs import RunFolder
+from bilateral.sweeps import Dropped, Early, Trial, hopeless, ranked
+from bilateral.training.preparation import training_part
+
+SMALL = """
+recipe = "digits-r-mc-la"
+epsilon = "40/255"
+attacks = "pgd10"
+held_out = 100
+[fields]
+epochs = 3
+check-epochs = 1
+"data.images_per_class" = 60
+[grid]
+"adversary.target" = ["none", "least-likely"]
+"""
+
+
+@pytest.fixture(scope="module")
+def swept(tmp_path_factory):
+    folder = tmp_path_factory.mktemp("sweep")
+    (folder / "small.toml").write_text(SMALL)
+    out = str(folder / "out")
+    assert main(["sweep", str(folder / "small.toml"), "--out", out, "--quiet", "--json"]) == 0
+    return folder
+
+
+def trials(folder):
+    return json.loads((folder / "out" / "sweep.json").read_text())["trials"]
+
+
+def test_every_run_is_a_normal_run_folder_judged_on_held_out_images(swept):
+    names = {trial["name"] for trial in trials(swept)}
+    assert names == {"target-none/seed0", "target-least-likely/seed0"}
+    digits = load("digits", "train")
+    for trial in trials(swept):
+        folder = RunFolder(swept / "out" / trial["name"])
+        run = folder.read_run()
+        assert run.adversary.target == trial["fields"]["adversary.target"]
+        assert run.epochs == 3 and run.data.held_out == 100
+        found = Evaluation.model_validate_json((folder.path / "held-out.json").read_text())
+        assert found.worst_case_accuracy == trial["robust_accuracy"]
+        assert found.images == trial["images"] == 100
+        _, held_out = training_part(digits, run)
+        counts = {name.name: name.images for name in found.per_class}
+        assert counts == {
+            str(label): int(count) for label, count in enumerate(np.bincount(held_out.labels))
+        }
+    robust = [trial["robust_accuracy"] for trial in trials(swept)]
+    assert robust == sorted(robust, reverse=True), "best first"
+
+
+def test_what_is_done_is_not_done_again(swept, capsys):
+    before = {path: path.stat().st_mtime_ns for path in swept.rglob("*.safetensors")}
+    words = ["sweep", str(swept / "small.toml"), "--out", str(swept / "out")]
+    assert main(words) == 0
+    assert before == {path: path.stat().st_mtime_ns for path in swept.rglob("*.safetensors")}
+    shown = capsys.readouterr()
+    assert "pgd10 (%)" in shown.out and "target-none/seed0" in shown.out
+    assert "2 runs, judged on 100 held-out training images" in shown.err
+
+
+def test_a_spent_budget_starts_nothing_and_says_so(tmp_path, capsys):
+    (tmp_path / "small.toml").write_text(SMALL)
+    words = ["sweep", str(tmp_path / "small.toml"), "--out", str(tmp_path / "out")]
+    assert main([*words, "--minutes", "-1"]) == 0
+    assert "target-none/seed0: not started, the time is spent" in capsys.readouterr().err
+    assert not list(tmp_path.rglob("*.safetensors"))
+    assert {trial["status"] for trial in trials(tmp_path)} == {"not started"}
+
+
+def test_a_killed_sweep_goes_on_to_the_same_end(swept, tmp_path):
+    (tmp_path / "small.toml").write_text(SMALL)
+    words = [sys.executable, "-m", "bilateral", "sweep", "small.toml", "--out", "out", "--quiet"]
+    environment = {**os.environ, "OMP_NUM_THREADS": "1"}
+    with subprocess.Popen(words, cwd=tmp_path, env=environment, stdout=subprocess.DEVNULL) as run:
+        deadline = time.monotonic() + 60
+        while not list(tmp_path.rglob("model.safetensors")) and time.monotonic() < deadline:
+            time.sleep(0.01)
+        run.send_signal(signal.SIGKILL)
+    subprocess.run(words, cwd=tmp_path, env=environment, check=True, capture_output=True)
+    assert [
+        {key: value for key, value in trial.items() if key != "seconds"}
+        for trial in trials(tmp_path)
+    ] == [
+        {key: value for key, value in trial.items() if key != "seconds"} for trial in trials(swept)
+    ]
+
+
+def test_the_grid_the_list_and_the_seeds_are_multiplied():
+    plan = Plan(
+        recipe="cifar10-r-mc-la",
+        fields={"epochs": 30},
+        grid={"adversary.epsilon": ["4/255", "8/255"], "labels.ratio": [9, 20]},
+        runs=[{"name": "plain"}, {"name": "wide", "adversary.start_width": 2.0}],
+        seeds=[3, 5],
+    )
+    with pytest.raises(UserError, match="two runs are named 'plain'"):
+        dict(runs_of(plan))
+    plan.runs = [{"adversary.start_width": 1.0}, {"adversary.start_width": 2.0}]
+    found = dict(runs_of(plan))
+    assert len(found) == 16
+    run, own = found["epsilon-4-255-ratio-9-start-width-2-0/seed5"]
+    assert (run.seed, run.epochs, run.data.held_out, run.labels.ratio) == (5, 30, 1000, 9)
+    assert run.adversary.epsilon == pytest.approx(4 / 255)
+    assert run.adversary.step_size == pytest.approx(4 / 255), "a step follows its budget"
+    assert own == {
+        "adversary.epsilon": "4/255",
+        "labels.ratio": 9,
+        "adversary.start_width": 2.0,
+    }
+
+
+@pytest.mark.parametrize(
+    ("text", "message"),
+    [
+        ("recipe = 3", "recipe: Input should be a valid string"),
+        ("recipe = 'digits-r-mc-la'\nnonsense = 1", "nonsense: Extra inputs"),
+        ("recipe = 'digits-r-mc-la'\n[fields]\nepoch = 3", "there is no field 'epoch'"),
+        ("recipe = 'digits-r-mc-la'\n[grid]\n'data.name.x' = [3]", "no field 'data.name.x'"),
+        ("recipe = 'digits-r-mc-la'\n[fields]\nepochs = 0", "epochs: Input should be greater"),
+        ("recipe = 'cifar10-rmc'", "unknown recipe 'cifar10-rmc'"),
+        ("recipe = 'digits-r-mc-la'\nattacks = 'pgdx'", "unknown attack 'pgdx'"),
+        ("recipe = 'digits-r-mc-la'\nepsilon = '8'", "did you mean 8/255?"),
+        ("recipe = ", "cannot be read"),
+    ],
+)
+def test_bad_files_are_one_line(text, message, tmp_path, capsys):
+    (tmp_path / "bad.toml").write_text(text)
+    assert main(["sweep", str(tmp_path / "bad.toml"), "--out", str(tmp_path / "out")]) == 2
+    error = capsys.readouterr().err
+    assert message in error and error.count("\n") == 1
+    assert not (tmp_path / "out").exists()
+    assert main(["sweep", str(tmp_path / "none.toml")]) == 2
+
+
+def record(epoch, pgd10):
+    check = {"clean": 0.9, "fgsm": 0.6, "pgd10": pgd10}
+    return {"epoch": epoch, "step": 1, "loss": 1.0, "images_per_second": 1.0, "check": check}
+
+
+def test_hopeless_runs_are_dropped_after_a_third():
+    best = Trial("best", {}, early={1: 0.3, 2: 0.4, 3: 0.5})
+    trial = Trial("other", {})
+    progress = Early(trial, [best], images=250, quiet=True)
+    progress.epoch(record(1, 0.0), 9)
+    with pytest.raises(Dropped, match=r"after epoch 3: PGD-10 10\.0 % where another had 50\.0 %"):
+        progress.epoch(record(3, 0.1), 9)
+    progress.epoch(record(3, 0.35), 9)
+    progress.epoch(record(9, 0.0), 9)
+    assert trial.early == {1: 0.0, 3: 0.35, 9: 0.0}
+
+
+def test_hopeless_means_surely_below_half():
+    assert hopeless(0.1, 0.5, 250) and not hopeless(0.24, 0.5, 250)
+    assert not hopeless(0.1, 0.5, 20), "twenty images are not sure"
+
+
+def test_ranking_puts_the_judged_before_the_dropped():
+    judged = Trial("a", {}, "done", 0.9, 0.3, (0.2, 0.4), 100, 12.0)
+    better = Trial("b", {}, "done", 0.8, 0.5, (0.4, 0.6), 100, 10.0)
+    dropped = Trial("c", {}, "dropped after epoch 3: ...", early={3: 0.9})
+    order = ranked([dropped, judged, better])
+    assert [trial.name for trial in order] == ["b", "a", "c"]
+    head, lines = ranking(order, "apgd")
+    assert head[1] == "apgd (%)" and lines[0][:4] == ["b", "50.0", "40.0 to 60.0", "80.0"]
+    assert lines[2][2] == "dropped after epoch 3: ..."
+
+
+def test_means_over_seeds():
+    trials = [
+        Trial(f"x/seed{seed}", {}, "done", 0.9, robust, (0.0, 1.0))
+        for seed, robust in enumerate([0.4, 0.5])
+    ]
+    assert means(trials, "apgd")[1] == [["x", "45.0", "10.0", "2"]]

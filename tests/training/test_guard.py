@@ -1,0 +1,267 @@
+"""The guard: it tells a collapse from a healthy run, and its actions save one that collapses."""
+
+import json
+
+import pytest
+import torch
+from pydantic import ValidationError
+from torch import nn
+
+from bilateral.attacks.table import attack_named
+from bilateral.cli import main
+from bilateral.config import Adversary, Data, Labels
+from bilateral.data.batches import as_floats, channels_first
+from bilateral.data.datasets import load
+from bilateral.errors import Interrupted, UserError
+from bilateral.evaluation.robustness import robust_flags
+from bilateral.evaluation.target import trained_model
+from bilateral.models import build_model
+from bilateral.paper.recipes import recipe_named
+from bilateral.randomness import image_keys
+from bilateral.runs import RunFolder
+from bilateral.runtime import StopRequest
+from bilateral.training.guard import GUARD_IMAGES, Reading, leaps, milder, read
+from bilateral.training.progress import TrainingProgress
+from bilateral.training.trainer import RECOVERIES, Trainer, train
+
+CPU = torch.device("cpu")
+QUIET = TrainingProgress(quiet=True)
+# One step to the most confusing class from noise of twice the budget: PGD is left next to nothing.
+COLLAPSING = recipe_named("digits-r-mc-la").with_fields(
+    adversary=Adversary(epsilon=0.3, step_size=0.3, start_width=2.0, target="most-confusing"),
+    labels=Labels(rule="one-hot"),
+    epochs=12,
+    check_epochs=1,
+)
+
+
+@pytest.fixture(scope="module")
+def digits():
+    return load("digits", "train")
+
+
+def reading(fgsm, pgd10, images=250, clean=0.9):
+    return Reading(images, clean, fgsm, pgd10, training_attack=fgsm, alignment=0.5)
+
+
+def records(folder):
+    return [json.loads(line) for line in folder.log.read_text().splitlines()]
+
+
+@pytest.mark.parametrize(
+    ("fgsm", "pgd10", "best", "collapsed"),
+    [
+        (0.99, 0.0, 0, True),  # the paper's FGSM row
+        (0.89, 0.0, 100, True),  # ours with batch norm in train mode
+        (0.53, 0.39, 100, False),  # R-MC-LA, PreAct ResNet-18
+        (0.96, 0.88, 219, False),  # R-MC-LA, WRN-28-10, training images
+        (0.30, 0.10, 100, True),  # a quarter of its own best
+        (0.30, 0.16, 80, False),  # half of it: within chance
+        (0.04, 0.0, 0, False),  # ten images tell nothing
+    ],
+)
+def test_a_collapse_is_a_sure_loss_of_half(fgsm, pgd10, best, collapsed):
+    assert reading(fgsm, pgd10).collapsed(best) is collapsed
+
+
+def test_readings_are_those_of_an_evaluation(digits):
+    run = recipe_named("digits-r-mc-la")
+    torch.manual_seed(0)
+    model = build_model("small-cnn", 10, 1, (8, 8)).eval()
+    images = as_floats(channels_first(digits.pixels[:60]))
+    labels = torch.from_numpy(digits.labels[:60])
+    optimiser = torch.optim.Adam(model.parameters(), 0.003)
+    for _ in range(30):  # right on some images, not on all
+        loss = nn.functional.cross_entropy(model(images), labels)
+        optimiser.zero_grad()
+        loss.backward()
+        optimiser.step()
+    keys = image_keys(3, torch.arange(60))
+    found = read(model, images, labels, keys, run, bfloat16=False)
+    for name in ("fgsm", "pgd10"):
+        settings = attack_named(name, run.adversary.epsilon)
+        flags = robust_flags(model, images, labels, settings, keys)
+        assert getattr(found, name) == pytest.approx(float(flags.robust.float().mean()))
+    assert found.clean == pytest.approx(float((model(images).argmax(1) == labels).float().mean()))
+    assert found.pgd10 <= found.fgsm < found.clean
+    assert found.fgsm <= found.training_attack <= found.clean, "a random start is a weaker attack"
+
+
+def test_gradients_of_a_linear_model_are_alike_everywhere():
+    torch.manual_seed(0)
+    run = recipe_named("digits-r-mc-la")
+    images, labels = torch.rand(20, 1, 4, 4), torch.arange(20) % 2
+    keys = image_keys(1, torch.arange(20))
+    linear = nn.Sequential(nn.Flatten(), nn.Linear(16, 2))
+    assert read(linear, images, labels, keys, run, False).alignment == pytest.approx(1, abs=1e-4)
+
+    class Torn(nn.Module):
+        """A network whose gradient turns around every thousandth of a grey level."""
+
+        def forward(self, images):
+            waves = torch.sin(6e5 * images).flatten(1)
+            return torch.stack([waves.sum(1), -waves.sum(1)], 1) * 1e-4
+
+    assert abs(read(Torn(), images, labels, keys, run, False).alignment) < 0.3
+
+
+def test_milder_attacks():
+    adversary = Adversary(epsilon=8 / 255, step_size=8 / 255)
+    shrunk, split = milder(adversary, "shrink-step"), milder(adversary, "two-step")
+    assert (shrunk.steps, shrunk.step_size) == (1, 4 / 255)
+    assert (split.steps, split.step_size) == (2, 4 / 255)
+    assert split.epsilon == adversary.epsilon
+
+
+def test_a_leap_is_measured_from_the_last_epoch():
+    assert leaps(0.75, {"adversarial_accuracy": 0.5})
+    assert not leaps(0.55, {"adversarial_accuracy": 0.5})
+    assert not leaps(0.99, {}) and not leaps(0.99, {"adversarial_accuracy": None})
+
+
+@pytest.fixture(scope="module")
+def trained(digits, tmp_path_factory):
+    """The collapsing run, once as it is and once saved by the guard."""
+    folders = {}
+    for guard in ("watch", "two-step"):
+        folders[guard] = RunFolder(tmp_path_factory.mktemp(guard) / "seed0")
+        assert train(COLLAPSING.with_fields(guard=guard), folders[guard], digits, CPU, QUIET)
+    return folders
+
+
+def test_watching_tells_and_changes_nothing(digits, trained, tmp_path):
+    folder = trained["watch"]
+    log = records(folder)
+    assert len(log) == COLLAPSING.epochs and log[-1]["check"]["pgd10"] < 0.1
+    assert log[-1]["check"]["fgsm"] > 2 * log[-1]["check"]["pgd10"]
+    events = folder.guard_events()
+    assert events and "collapsed: FGSM leaves" in events[0] and "changes nothing" in events[0]
+    unwatched = RunFolder(tmp_path / "seed0")
+    train(COLLAPSING.with_fields(check_epochs=0), unwatched, digits, CPU, QUIET)
+    assert unwatched.weights.read_bytes() == folder.weights.read_bytes()
+    assert not any("check" in record for record in records(unwatched))
+
+
+def test_going_back_to_more_steps_saves_the_run(trained):
+    log = records(trained["two-step"])
+    assert [record["epoch"] for record in log] == list(range(1, COLLAPSING.epochs + 1))
+    assert log[-1]["check"]["pgd10"] > 2 * records(trained["watch"])[-1]["check"]["pgd10"]
+    events = trained["two-step"].guard_events()
+    assert "on with 2 x 0.15. epoch 7 collapsed" in events[0], "both, though no epoch lay between"
+    assert not any(record["guard"].get("collapsed") for record in log)
+
+
+def test_a_saved_run_goes_on_as_if_never_stopped(digits, trained, tmp_path, monkeypatch):
+    """Interrupted after every step from the collapse on, through the recovery."""
+    run = COLLAPSING.with_fields(guard="two-step")
+    folder = RunFolder(tmp_path / "seed0")
+    steps = 1437 // run.optimiser.batch_size
+    places = iter(range(6 * steps, 8 * steps, 3))
+    wanted = [next(places)]
+
+    class Stop(StopRequest):
+        def __init__(self):
+            self.trainer = None
+
+        @property
+        def number(self):
+            return 15 if self.trainer is not None and self.trainer.step == wanted[0] else None
+
+    stop = Stop()
+    monkeypatch.setattr("bilateral.training.trainer.StopRequest", lambda: stop)
+    interrupted = 0
+    while not folder.weights.exists():
+        trainer = Trainer(run, folder, digits, CPU, QUIET)
+        stop.trainer = trainer
+        folder.prepare(run, {})
+        try:
+            trainer.fit()
+        except Interrupted:
+            interrupted += 1
+            wanted[0] = next(places, -1)
+    assert interrupted > 5
+    assert folder.weights.read_bytes() == trained["two-step"].weights.read_bytes()
+    assert folder.guard_events() == trained["two-step"].guard_events()
+
+
+def test_stopping_leaves_the_last_good_model(digits, trained, tmp_path):
+    folder = RunFolder(tmp_path / "seed0")
+    assert train(COLLAPSING.with_fields(guard="stop"), folder, digits, CPU, QUIET)
+    log = records(folder)
+    assert len(log) < COLLAPSING.epochs and log[-1]["guard"]["collapsed"]
+    assert "where training ends" in folder.guard_events()[0]
+    good = next(record for record in reversed(log) if not record["guard"].get("collapsed"))
+    _, model = trained_model(folder, CPU)
+    trainer = Trainer(COLLAPSING, RunFolder(tmp_path / "other"), digits, CPU, QUIET)
+    found = read(model, *trainer._guarded, COLLAPSING, bfloat16=False)
+    assert found.check == good["check"]
+    assert not train(COLLAPSING.with_fields(guard="stop"), folder, digits, CPU, QUIET), "finished"
+
+
+def test_it_does_not_go_back_for_ever(digits, tmp_path, monkeypatch):
+    monkeypatch.setattr(Reading, "collapsed", lambda self, best: True)
+    folder = RunFolder(tmp_path / "seed0")
+    run = COLLAPSING.with_fields(guard="shrink-step", epochs=2)
+    assert train(run, folder, digits, CPU, QUIET)
+    checkpoint = torch.load(folder.checkpoint, weights_only=True)
+    assert checkpoint["recovery"]["count"] == RECOVERIES + 1 and checkpoint["recovery"]["stopped"]
+    assert checkpoint["adversary"]["step_size"] == pytest.approx(0.3 / 2**RECOVERIES)
+
+
+def test_a_leap_within_an_epoch_is_looked_into(digits, tmp_path, monkeypatch):
+    """With readings at the end alone: a leap brings one forward, and the guard goes back."""
+    read_at = []
+    monkeypatch.setattr("bilateral.training.trainer.leaps", lambda *_: True)
+    monkeypatch.setattr(Reading, "collapsed", lambda self, best: True)
+    plain = Trainer.read_guard
+    monkeypatch.setattr(
+        Trainer, "read_guard", lambda self: (read_at.append(self.step), plain(self))[1]
+    )
+    run = COLLAPSING.with_fields(guard="stop", epochs=4, check_epochs=4)
+    train(run, RunFolder(tmp_path / "seed0"), digits, CPU, QUIET)
+    assert read_at == [(1437 // run.optimiser.batch_size) // 4]
+
+
+def test_an_undefended_run_is_not_judged(digits, tmp_path):
+    run = recipe_named("digits-undefended").with_fields(epochs=4, check_epochs=1)
+    folder = RunFolder(tmp_path / "seed0")
+    train(run, folder, digits, CPU, QUIET)
+    assert records(folder)[-1]["check"]["pgd10"] < 0.2 and not folder.guard_events()
+
+
+def test_a_healthy_run_is_left_alone(digits, tmp_path):
+    run = recipe_named("digits-r-mc-la").with_fields(epochs=8, check_epochs=1, guard="two-step")
+    folder = RunFolder(tmp_path / "seed0")
+    train(run, folder, digits, CPU, QUIET)
+    assert not folder.guard_events() and records(folder)[-1]["check"]["pgd10"] > 0.4
+
+
+def test_held_out_images_are_never_trained_on(digits, tmp_path):
+    data = Data(name="digits", augment="none", held_out=100)
+    run = COLLAPSING.with_fields(data=data, epochs=1)
+    trainer = Trainer(run, RunFolder(tmp_path), digits, CPU, QUIET)
+    images, labels, _ = trainer._guarded
+    assert len(trainer.split.labels) == len(digits.labels) - 100
+    assert len(labels) == 100 and labels.bincount().tolist() == [10] * 10
+    kept = {pixels.tobytes() for pixels in trainer.split.pixels}
+    shown = [(255 * image).round().to(torch.uint8).numpy().tobytes() for image in images]
+    assert not kept & set(shown)
+    without = Trainer(COLLAPSING, RunFolder(tmp_path), digits, CPU, QUIET)
+    assert len(without._guarded[1]) == GUARD_IMAGES
+    everything = data.with_fields(held_out=1437)
+    with pytest.raises(UserError, match="held_out is 1437, but there are 1437 images"):
+        Trainer(run.with_fields(data=everything), RunFolder(tmp_path), digits, CPU, QUIET)
+
+
+def test_what_an_acting_guard_needs():
+    with pytest.raises(ValidationError, match="check_epochs must be 1 or more"):
+        COLLAPSING.with_fields(guard="stop", check_epochs=0)
+    with pytest.raises(ValidationError, match="the method is undefended"):
+        COLLAPSING.with_fields(guard="stop", method="undefended")
+
+
+def test_evaluate_shows_what_the_guard_said(trained, capsys):
+    words = ["--attacks", "fgsm", "--images", "20", "--quiet", "--epsilon", "0.3"]
+    assert main(["evaluate", str(trained["two-step"].path), *words]) == 0
+    error = capsys.readouterr().err
+    assert "bilateral: warning: training: epoch" in error and "on with 2 x 0.15" in error
