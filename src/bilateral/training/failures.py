@@ -7,6 +7,8 @@ import torch
 
 from bilateral.errors import TrainingError
 from bilateral.processes import is_lost_process
+from bilateral.runs import RunFolder
+from bilateral.training.engine import Totals
 
 
 @contextmanager
@@ -27,3 +29,12 @@ def explained(device: torch.device) -> Iterator[None]:
             f"another process of this run was lost ({str(error).splitlines()[0][:160]}); "
             "the same command goes on from the last checkpoint"
         ) from None
+
+
+def stop_if_not_finite(totals: Totals, folder: RunFolder) -> None:
+    """Stop a run whose loss was not finite; every checkpoint is from before such a step."""
+    if totals.bad_step >= 0:
+        raise TrainingError(
+            f"the loss was not finite at step {totals.bad_step}; the last checkpoint in "
+            f"{folder.path} is from before it (a lower learning rate may help)"
+        )

@@ -17,7 +17,7 @@ from bilateral.config import Adversary, Machine, Run, fraction_text
 from bilateral.data.batches import Batch, Batches
 from bilateral.data.datasets import Split
 from bilateral.data.photograph_batches import judge_unreadable
-from bilateral.errors import Interrupted, TrainingError, UserError
+from bilateral.errors import Interrupted, UserError
 from bilateral.models import build_model
 from bilateral.processes import Processes
 from bilateral.randomness import purpose_key
@@ -33,7 +33,7 @@ from bilateral.storage import tidy
 from bilateral.training.averaging import AveragedWeights
 from bilateral.training.checkpoint import read_checkpoint, write_checkpoint
 from bilateral.training.engine import Engine, Speed, Totals
-from bilateral.training.failures import explained
+from bilateral.training.failures import explained, stop_if_not_finite
 from bilateral.training.guard import Reading, Recovery, leaps, milder, read
 from bilateral.training.optimiser import build_optimiser, go_on_with, learning_rate
 from bilateral.training.preparation import (
@@ -213,7 +213,7 @@ class Trainer:
     def _record(self, epoch: int, seconds: float, first_step: int) -> dict[str, Any]:
         """The epoch so far; stops the run if a loss was not finite."""
         totals = Totals.read(self.engine)
-        self._stop_if_not_finite(totals)
+        stop_if_not_finite(totals, self.folder)
         steps = self.step - epoch * self.batches.steps
         seen = steps * self.batches.batch_size
         clean, adversarial = self.engine.counts
@@ -228,13 +228,6 @@ class Trainer:
             * self.batches.batch_size
             / max(seconds, 1e-9),
         }
-
-    def _stop_if_not_finite(self, totals: Totals) -> None:
-        if totals.bad_step >= 0:
-            raise TrainingError(
-                f"the loss was not finite at step {totals.bad_step}; the last checkpoint in "
-                f"{self.folder.path} is from before it (a lower learning rate may help)"
-            )
 
     def _end_epoch(self, epoch: int, started: float, first_step: int) -> bool:
         """Log the epoch; false if the guard went back instead."""
@@ -349,7 +342,7 @@ class Trainer:
 
     def _save(self) -> None:
         """A checkpoint by the first process; all processes hold the same."""
-        self._stop_if_not_finite(Totals.read(self.engine))
+        stop_if_not_finite(Totals.read(self.engine), self.folder)
         self._count_time()
         sums = self.engine.sums()
         if not self.processes.first:
