@@ -9,6 +9,7 @@ when that has ended with its exit code, negative for a signal.
 import json
 import os
 import resource
+import signal
 import sys
 import traceback
 from pathlib import Path
@@ -19,6 +20,8 @@ from fault_data import add_data_set
 
 from bilateral import cli
 from bilateral.cli import COMMANDS
+
+ASKING = (signal.SIGINT, signal.SIGTERM)
 
 
 def import_everything() -> None:
@@ -48,12 +51,14 @@ def child(request: dict[str, Any]) -> None:
     """Run a request and leave, past everything that belongs to the server."""
     code = 1
     try:
+        signal.pthread_sigmask(signal.SIG_UNBLOCK, ASKING)
         code = run(request)
     except KeyboardInterrupt:
         code = 130
     except BaseException:
         traceback.print_exc()
     finally:
+        signal.pthread_sigmask(signal.SIG_BLOCK, ASKING)
         sys.stdout.flush()
         sys.stderr.flush()
         os._exit(code)
@@ -68,9 +73,12 @@ def main() -> None:
     answers = os.dup(1)
     for line in iter(sys.stdin.readline, ""):
         request = json.loads(line)
+        # A signal that comes before the command has begun is the command's all the same.
+        signal.pthread_sigmask(signal.SIG_BLOCK, ASKING)
         pid = os.fork()
         if pid == 0:
             child(request)
+        signal.pthread_sigmask(signal.SIG_UNBLOCK, ASKING)
         os.write(answers, f"{pid}\n".encode())
         _, status = os.waitpid(pid, 0)
         os.write(answers, f"{os.waitstatus_to_exitcode(status)}\n".encode())

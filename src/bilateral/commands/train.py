@@ -106,6 +106,7 @@ def train_run(
     from bilateral.data.datasets import load
     from bilateral.processes import joined
     from bilateral.runtime import choose_device, limit_threads
+    from bilateral.storage import tidy
     from bilateral.training.progress import TrainingProgress
     from bilateral.training.trainer import train
 
@@ -122,6 +123,8 @@ def train_run(
     progress = TrainingProgress(quiet or not is_first_process())
     with joined(place) as processes:
         trained = train(run, folder, split, place, progress, machine, processes)
+    if not trained:
+        tidy(folder.path)
     lines = folder.log.read_text().splitlines() if folder.log.exists() else []
     last = json.loads(lines[-1]) if lines else None
     return {"folder": str(folder.path), "trained": trained, "last_epoch": last}

@@ -15,7 +15,7 @@ from pydantic import ValidationError
 from torch import Tensor
 
 from bilateral.attacks.settings import AttackSettings
-from bilateral.attacks.table import attack_members
+from bilateral.attacks.table import Members, attack_members
 from bilateral.config import first_complaint, fraction_text
 from bilateral.data.device_images import DeviceImages
 from bilateral.data.subsets import chosen_images, data_digest
@@ -172,7 +172,11 @@ class Campaign:
         settings = {member: value.model_dump(mode="json") for member, value in members.items()}
         path = self.target.folder.attack(name, self.common["epsilon_text"])
         file = self._stored(path, any_precision)
-        if file is None or file.settings != settings:
+        if (
+            file is None
+            or file.settings.keys() != members.keys()
+            or not all(_same(file.settings[member], value) for member, value in members.items())
+        ):
             flags = {member: MemberFlags() for member in members}
             file = AttackFile(
                 schema=1, attack=name, settings=settings, members=flags, **self.common
@@ -180,7 +184,7 @@ class Campaign:
         others = path.parent.glob(f"*@{path.name.rpartition('@')[2]}") if from_others else ()
         for other in sorted(others):
             if other != path and (known := self._stored(other, any_precision)):
-                _take_over(file, known)
+                _take_over(file, known, members)
         file.compile()
         return file
 
@@ -364,10 +368,18 @@ def joined_flags(shares: Sequence[Flags]) -> Flags:
     )
 
 
-def _take_over(file: AttackFile, known: AttackFile) -> None:
+def _same(stored: dict[str, Any] | None, settings: AttackSettings) -> bool:
+    """Whether an attack was run as it is now; what older versions did not know has its default."""
+    try:
+        return type(settings).model_validate(stored) == settings
+    except ValidationError:
+        return False
+
+
+def _take_over(file: AttackFile, known: AttackFile, members: Members) -> None:
     """Copy the flags of a member that another attack has in common, with its share of the cost."""
     for name, flags in file.members.items():
-        if file.settings[name] != known.settings.get(name):
+        if not _same(known.settings.get(name), members[name]):
             continue
         theirs, own = known.members[name], set(flags.images)
         places = [place for place, number in enumerate(theirs.images) if number not in own]

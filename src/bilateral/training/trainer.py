@@ -29,7 +29,6 @@ from bilateral.runtime import (
     synchronise,
     versions,
 )
-from bilateral.storage import tidy
 from bilateral.training.averaging import AveragedWeights
 from bilateral.training.checkpoint import read_checkpoint, write_checkpoint
 from bilateral.training.engine import Engine, Speed, Totals
@@ -325,8 +324,7 @@ class Trainer:
         self._take_state(recovery.good)
         self.engine = self._engine(adversary)
         self._save()
-        # After the checkpoint: of a run that is killed in between it says where to cut the log.
-        if self.processes.first and not recovery.stopped:
+        if self.processes.first and not recovery.stopped:  # last: the checkpoint says where to cut
             self.folder.cut_log(back)
 
     def _tell_unreadable(self) -> None:
@@ -413,7 +411,6 @@ def train(
     if folder.config.exists():
         folder.prepare(run, {})
         if folder.weights.exists():
-            tidy(folder.path)
             return False
     trainer = Trainer(run, folder, split, device, progress, machine, processes)
     with trainer.processes.writing_to(folder.path):
