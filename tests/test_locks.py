@@ -81,20 +81,29 @@ def test_a_holder_is_waited_for(holder, tmp_path):
         pass
 
 
+FORK = HOLD.replace(
+    '    print("held", flush=True)',
+    """    import os
+    if os.fork() == 0:
+        sys.stdin.read()
+        os._exit(0)
+    print("held", flush=True)""",
+)
+
+
 def test_a_forked_worker_does_not_keep_the_lock(tmp_path):
-    """One that outlives the process by seconds, as a data loader's may."""
-    read, write = os.pipe()
-    with locked(tmp_path / ".lock", "here"):
-        worker = os.fork()
-        if worker == 0:
-            os.read(read, 1)
-            os._exit(0)
-    with locked(tmp_path / ".lock", "here"):
-        pass
-    os.write(write, b"x")
-    os.waitpid(worker, 0)
-    os.close(read)
-    os.close(write)
+    """One that outlives a killed process by seconds, as a data loader's may."""
+    with subprocess.Popen(
+        [sys.executable, "-c", FORK, str(tmp_path)],
+        stdin=subprocess.PIPE,
+        stdout=subprocess.PIPE,
+        text=True,
+    ) as process:
+        assert process.stdout.readline() == "held\n"
+        process.kill()
+        process.wait()  # its worker waits on, for standard input to end
+        with locked(tmp_path / ".lock", "here"):
+            pass
 
 
 def test_whoever_opened_a_file_that_was_removed_tries_again(tmp_path, monkeypatch):
