@@ -2,13 +2,16 @@
 
 import json
 from pathlib import Path
-from typing import Any
+from typing import Annotated, Any
 
+from pydantic import BaseModel, Field, ValidationError
 from safetensors import SafetensorError, safe_open
 from safetensors.torch import save
 from torch import nn
 
+from bilateral.config import Positive, first_complaint
 from bilateral.errors import UserError
+from bilateral.reading import parse_json
 from bilateral.runs import write_atomic
 
 
@@ -23,15 +26,8 @@ def write_weights(path: Path, model: nn.Module, about: dict[str, Any]) -> None:
 
 def read_weights(path: Path, model: nn.Module) -> None:
     """Load weights into a model; says what does not fit."""
-    try:
-        with safe_open(path, "pt") as file:
-            tensors = {name: file.get_tensor(name) for name in file.keys()}  # noqa: SIM118
-    except FileNotFoundError:
-        raise UserError(f"no weights at {path}") from None
-    except (SafetensorError, OSError) as error:
-        raise UserError(f"{path} is damaged: not safetensors ({error})") from None
     own = {name: tuple(value.shape) for name, value in model.state_dict().items()}
-    theirs = {name: tuple(value.shape) for name, value in tensors.items()}
+    theirs = _shapes(path)
     if own != theirs:
         names = sorted(
             name for name in own.keys() | theirs.keys() if own.get(name) != theirs.get(name)
@@ -42,16 +38,47 @@ def read_weights(path: Path, model: nn.Module) -> None:
             f"{path} does not fit the model: {len(names)} tensors differ, first {first} "
             f"({found} in the file, {expected} in the model)"
         )
+    with safe_open(path, "pt") as file:
+        tensors = {name: file.get_tensor(name) for name in theirs}
+    for name, value in model.state_dict().items():
+        kind = tensors[name].dtype
+        if kind.is_complex or kind.is_floating_point != value.dtype.is_floating_point:
+            raise UserError(f"{path} does not fit the model: {name} is {kind}, not {value.dtype}")
+        if not bool(tensors[name].float().isfinite().all()):
+            raise UserError(f"{path} holds no usable weights: {name} has NaN or infinity in it")
     model.load_state_dict(tensors)
+
+
+def _shapes(path: Path) -> dict[str, tuple[int, ...]]:
+    """What a weights file declares, and safetensors checks against its length; nothing is read."""
+    if not path.is_file():
+        raise UserError(f"no weights at {path}")
+    try:
+        with safe_open(path, "pt") as file:
+            names = file.keys()  # noqa: SIM118 - a file, not a dict
+            return {name: tuple(file.get_slice(name).get_shape()) for name in names}
+    except (SafetensorError, OSError, KeyError, ValueError) as error:
+        raise UserError(f"{path} is damaged: not safetensors ({error})") from None
+
+
+class _About(BaseModel):
+    """What every weights file says of its model; it may say more."""
+
+    classes: Annotated[list[str], Field(min_length=1)]
+    channels: Annotated[int, Field(ge=1, le=1024)]
+    image_size: tuple[Positive, Positive]
 
 
 def read_about(path: Path) -> dict[str, Any]:
     """What a weights file says of its model: classes, channels, image size."""
+    _shapes(path)
     try:
         with safe_open(path, "pt") as file:
-            about = json.loads((file.metadata() or {})["bilateral"])
-    except (SafetensorError, OSError, KeyError, ValueError) as error:
-        raise UserError(f"{path} is not a weights file of this package ({error})") from None
-    if not isinstance(about, dict):
-        raise UserError(f"{path} is not a weights file of this package")
-    return about
+            about = parse_json((file.metadata() or {})["bilateral"].encode(), str(path))
+        _About.model_validate(about)
+    except ValidationError as error:
+        fault = first_complaint(error)
+        raise UserError(f"{path} is not a weights file of this package ({fault})") from None
+    except KeyError:
+        raise UserError(f"{path} is not a weights file of this package") from None
+    return dict(about)

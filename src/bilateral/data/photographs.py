@@ -105,6 +105,7 @@ class Photographs:
 
     def _file_digest(self, number: int) -> bytes:
         try:
-            return hashlib.sha256(self.file(number).read_bytes()).digest()
+            with self.file(number).open("rb") as file:
+                return hashlib.file_digest(file, "sha256").digest()
         except OSError as error:
             raise UserError(f"{self.file(number)} cannot be read: {error}") from None

@@ -40,6 +40,8 @@ def read_squashed(file: Path, side: int) -> tuple[Bytes, float]:
 def _decode(file: Path, needed: int | None) -> tuple[Image.Image, tuple[int, int]]:
     """The picture as RGB, no side of it reduced below what is needed, and its size on disk."""
     try:
+        if not file.is_file():  # opening a pipe would wait for ever
+            raise ValueError("not a file" if file.exists() else "no such file")
         with Image.open(file, formats=sorted(set(FORMATS.values()))) as image:
             size, mode = image.size, image.mode
             _refuse_bomb(size)

@@ -341,13 +341,15 @@ class Trainer:
             if self.averaged:
                 self.averaged.model.load_state_dict(state["averaged"])
             go_on_with(self.optimiser, state["optimiser"])
-        except (RuntimeError, ValueError) as error:
+            self.engine.go_on(state["sums"])
+            if not 0 <= state["step"] <= self.total_steps:
+                raise ValueError(f"step {state['step']} of {self.total_steps}")
+        except (RuntimeError, ValueError, LookupError, TypeError, AttributeError) as error:
             reason = " ".join(str(error).split())[:200]
             raise UserError(
                 f"{self.folder.checkpoint} does not fit the model any more ({reason})"
             ) from None
         self.step, self.seconds = state["step"], state["seconds"]
-        self.engine.go_on(state["sums"])
         self.progress.note(f"going on from step {self.step} of {self.total_steps}")
 
     def _first_batch_fits(self) -> None:
