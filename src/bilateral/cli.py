@@ -2,6 +2,7 @@
 
 import os
 import sys
+import warnings
 from collections.abc import Sequence
 from importlib import import_module
 
@@ -19,6 +20,8 @@ commands:
 def main(arguments: Sequence[str] | None = None) -> int:
     """Run a command and return its exit code."""
     words = list(sys.argv[1:] if arguments is None else arguments)
+    # Pillow warns of odd pictures that are then refused, or read, in a word of our own.
+    warnings.filterwarnings("ignore", module="PIL")
     try:
         return _run(words)
     except UserError as error:

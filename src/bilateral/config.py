@@ -58,7 +58,9 @@ Fraction = Annotated[
     BeforeValidator(parse_budget),
     _fraction_on_command_line,
 ]
-Positive = Annotated[int, Field(ge=1)]
+Positive = Annotated[int, Field(ge=1, lt=2**31)]
+Side = Annotated[int, Field(ge=1, le=4096)]
+"""Pixels of a side of an image."""
 Switch = Literal["auto", "on", "off"]
 Target = Literal["none", "most-confusing", "least-likely", "random", "nearest"]
 
@@ -210,7 +212,7 @@ class Run(Settings):
     recipe: Annotated[str, tyro.conf.Suppress] = Field("custom", description="where it came from")
     data: Data = Data()
     model: str = Field("wrn-28-10", description="a model's name, file.py:function, or timm:NAME")
-    image_size: Positive | None = Field(
+    image_size: Side | None = Field(
         None, description="for folder:PATH: resize and crop to this; none: as they are"
     )
     weights: str | None = Field(None, description="a .safetensors file to start from")

@@ -4,12 +4,13 @@ A parser may take a hundred bytes of memory for a byte of hostile JSON, and recu
 nests, so a file is measured before it is parsed.
 """
 
+import json
+import re
 import stat
 from pathlib import Path
 from typing import Any, TypeVar
 
 from pydantic import BaseModel, ValidationError
-from pydantic_core import from_json
 
 from bilateral.config import first_complaint
 from bilateral.errors import UserError
@@ -18,6 +19,8 @@ LIMIT = 2**26
 """Bytes of a JSON file; AutoAttack's flags of 50,000 images take some 15 million."""
 PARTS = 2**18
 """Lists and objects in a JSON file; results have some thousands."""
+DEPTH = 64
+"""Levels of lists and objects; results have eight."""
 
 Kind = TypeVar("Kind", bound=BaseModel)
 
@@ -44,15 +47,24 @@ def measure(content: bytes, source: str) -> None:
     parts = content.count(b"[") + content.count(b"{")
     if len(content) > LIMIT or parts > PARTS:
         raise UserError(f"{source} is too large: {len(content):,} bytes of JSON in {parts:,} parts")
+    depth = 0
+    for bracket in re.finditer(rb"[\[\]{}]", content):  # those in texts count too, and do no harm
+        depth += 1 if bracket[0] in b"[{" else -1
+        if depth > DEPTH:
+            raise UserError(f"{source} is refused: its JSON is nested deeper than {DEPTH} levels")
 
 
 def parse_json(content: bytes, source: str) -> Any:
-    """What JSON says; nested too deeply it is refused, as are NaN and halves of characters."""
+    """What JSON says; NaN, which is not JSON, is refused."""
+
+    def refuse(constant: str) -> None:
+        raise ValueError(f"{constant} is no number")
+
     measure(content, source)
     try:
-        return from_json(content, allow_inf_nan=False)
+        return json.loads(content, parse_constant=refuse)
     except ValueError as error:
-        raise UserError(f"{source} is not JSON: {error}") from None
+        raise UserError(f"{source} is damaged: not JSON ({error})") from None
 
 
 def read_json(path: Path) -> Any:

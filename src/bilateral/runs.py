@@ -9,6 +9,7 @@ from typing import Any
 
 from bilateral.config import Run, differences, run_from_json
 from bilateral.errors import UserError
+from bilateral.reading import LIMIT, json_bytes, parse_json, read_plain
 
 
 def write_atomic(path: Path, content: bytes) -> None:
@@ -92,7 +93,7 @@ class RunFolder:
         """The configuration that was trained here."""
         if not self.config.is_file():
             raise UserError(f"{self.path} is not a run folder: it has no config.json")
-        return run_from_json(self.config.read_bytes(), str(self.config))
+        return run_from_json(json_bytes(self.config), str(self.config))
 
     def prepare(self, run: Run, versions: dict[str, str]) -> None:
         """Make the folder for a run, or check that the one that is there holds the same run."""
@@ -114,10 +115,10 @@ class RunFolder:
         if not self.log.exists():
             return
         kept = []
-        for line in self.log.read_bytes().splitlines(keepends=True):
+        for line in read_plain(self.log, LIMIT).splitlines(keepends=True):
             try:
-                whole = line.endswith(b"\n") and json.loads(line)["epoch"] <= epochs
-            except (ValueError, KeyError, TypeError):
+                whole = line.endswith(b"\n") and parse_json(line, "")["epoch"] <= epochs
+            except (UserError, KeyError, TypeError):
                 whole = False
             if not whole:
                 break
@@ -126,8 +127,11 @@ class RunFolder:
 
     def last_record(self) -> dict[str, Any]:
         """The last epoch in the log; empty where there is none."""
-        lines = self.log.read_bytes().splitlines() if self.log.exists() else []
-        return dict(json.loads(lines[-1])) if lines else {}
+        lines = read_plain(self.log, LIMIT).splitlines() if self.log.exists() else []
+        record = parse_json(lines[-1], f"{self.log}, its last line,") if lines else {}
+        if not isinstance(record, dict):
+            raise UserError(f"{self.log} is damaged: its last line is no record of an epoch")
+        return record
 
     def append_log(self, record: dict[str, Any]) -> None:
         """One more epoch in the log."""

@@ -9,7 +9,7 @@ from safetensors import SafetensorError, safe_open
 from safetensors.torch import save
 from torch import nn
 
-from bilateral.config import Positive, first_complaint
+from bilateral.config import Side, first_complaint
 from bilateral.errors import UserError
 from bilateral.reading import parse_json
 from bilateral.runs import write_atomic
@@ -26,6 +26,20 @@ def write_weights(path: Path, model: nn.Module, about: dict[str, Any]) -> None:
 
 def read_weights(path: Path, model: nn.Module) -> None:
     """Load weights into a model; says what does not fit."""
+    theirs = check_shapes(path, model)
+    with safe_open(path, "pt") as file:
+        tensors = {name: file.get_tensor(name) for name in theirs}
+    for name, value in model.state_dict().items():
+        kind = tensors[name].dtype
+        if kind.is_complex or kind.is_floating_point != value.dtype.is_floating_point:
+            raise UserError(f"{path} does not fit the model: {name} is {kind}, not {value.dtype}")
+        if not bool(tensors[name].float().isfinite().all()):
+            raise UserError(f"{path} holds no usable weights: {name} has NaN or infinity in it")
+    model.load_state_dict(tensors)
+
+
+def check_shapes(path: Path, model: nn.Module) -> dict[str, tuple[int, ...]]:
+    """The shapes that a weights file declares, which are the model's; no weight is read."""
     own = {name: tuple(value.shape) for name, value in model.state_dict().items()}
     theirs = _shapes(path)
     if own != theirs:
@@ -38,15 +52,7 @@ def read_weights(path: Path, model: nn.Module) -> None:
             f"{path} does not fit the model: {len(names)} tensors differ, first {first} "
             f"({found} in the file, {expected} in the model)"
         )
-    with safe_open(path, "pt") as file:
-        tensors = {name: file.get_tensor(name) for name in theirs}
-    for name, value in model.state_dict().items():
-        kind = tensors[name].dtype
-        if kind.is_complex or kind.is_floating_point != value.dtype.is_floating_point:
-            raise UserError(f"{path} does not fit the model: {name} is {kind}, not {value.dtype}")
-        if not bool(tensors[name].float().isfinite().all()):
-            raise UserError(f"{path} holds no usable weights: {name} has NaN or infinity in it")
-    model.load_state_dict(tensors)
+    return theirs
 
 
 def _shapes(path: Path) -> dict[str, tuple[int, ...]]:
@@ -55,7 +61,7 @@ def _shapes(path: Path) -> dict[str, tuple[int, ...]]:
         raise UserError(f"no weights at {path}")
     try:
         with safe_open(path, "pt") as file:
-            names = file.keys()  # noqa: SIM118 - a file, not a dict
+            names = file.keys()
             return {name: tuple(file.get_slice(name).get_shape()) for name in names}
     except (SafetensorError, OSError, KeyError, ValueError) as error:
         raise UserError(f"{path} is damaged: not safetensors ({error})") from None
@@ -66,7 +72,7 @@ class _About(BaseModel):
 
     classes: Annotated[list[str], Field(min_length=1)]
     channels: Annotated[int, Field(ge=1, le=1024)]
-    image_size: tuple[Positive, Positive]
+    image_size: tuple[Side, Side]
 
 
 def read_about(path: Path) -> dict[str, Any]:

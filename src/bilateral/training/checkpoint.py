@@ -21,12 +21,10 @@ _FIELDS = {
     "about": dict,
 }
 _MOST_OPERATIONS = 2**22
-_OPERATIONS = frozenset(
-    """
-    PROTO STOP MARK GLOBAL REDUCE BUILD BINPERSID BINPUT LONG_BINPUT BINGET LONG_BINGET
-    NONE NEWTRUE NEWFALSE BININT BININT1 BININT2 LONG1 BINFLOAT BINUNICODE
-    EMPTY_TUPLE TUPLE TUPLE1 TUPLE2 TUPLE3 EMPTY_LIST APPEND APPENDS EMPTY_DICT SETITEM SETITEMS
-    """.split()
+_OPERATIONS = (
+    "PROTO STOP MARK GLOBAL REDUCE BUILD BINPERSID BINPUT LONG_BINPUT BINGET LONG_BINGET "
+    "NONE NEWTRUE NEWFALSE BININT BININT1 BININT2 LONG1 BINFLOAT BINUNICODE EMPTY_TUPLE TUPLE "
+    "TUPLE1 TUPLE2 TUPLE3 EMPTY_LIST APPEND APPENDS EMPTY_DICT SETITEM SETITEMS"
 )
 """What torch writes a checkpoint with."""
 
@@ -56,7 +54,7 @@ def read_checkpoint(path: Path, device: torch.device) -> dict[str, Any]:
 
 
 def _refuse_tricks(path: Path) -> None:
-    """Refuse what `weights_only` does not: members that unpack, and keys that take for ever to hash.
+    """Refuse what `weights_only` does not: packed members, and keys that take for ever to hash.
 
     A tuple that holds another one twice doubles the time with every level; torch writes none twice.
     """
@@ -67,9 +65,9 @@ def _refuse_tricks(path: Path) -> None:
             raise ValueError("its members are packed")
         (program,) = (each for each in members if each.filename.endswith("/data.pkl"))
         operations = pickletools.genops(file.read(program))
-        tuples, after_tuple = set(), False
+        after_tuple, tuples = False, set[Any]()
         for number, (operation, argument, _) in enumerate(operations):
-            if operation.name not in _OPERATIONS or number > _MOST_OPERATIONS:
+            if operation.name not in _OPERATIONS.split() or number > _MOST_OPERATIONS:
                 raise ValueError(f"{operation.name} after {number} operations")
             if operation.name.endswith("BINPUT"):
                 (tuples.add if after_tuple else tuples.discard)(argument)

@@ -4,6 +4,7 @@ All randomness follows from (seed, epoch, image), so a checkpoint holds weights,
 and the sums of the epoch under way, and a run that goes on equals one that never stopped.
 """
 
+import math
 import time
 from collections.abc import Iterator
 from pathlib import Path
@@ -154,7 +155,7 @@ class Trainer:
             self.folder.cut_log(self.step // self.batches.steps)
             if self.machine.tensorboard:
                 self.tracking = Tracking(self.folder.path, self.step)
-        self.unreadable = set(self.folder.last_record().get("unreadable", []))
+        self.unreadable = set(map(str, self.folder.last_record().get("unreadable", ())))
         self._since = time.monotonic()
         stop = StopRequest()
         title = f"{self.run.recipe} on {self.device.type}"
@@ -344,6 +345,8 @@ class Trainer:
             self.engine.go_on(state["sums"])
             if not 0 <= state["step"] <= self.total_steps:
                 raise ValueError(f"step {state['step']} of {self.total_steps}")
+            if not math.isfinite(sum(state["sums"]) + state["seconds"]):
+                raise ValueError("its sums are not finite")
         except (RuntimeError, ValueError, LookupError, TypeError, AttributeError) as error:
             reason = " ".join(str(error).split())[:200]
             raise UserError(
