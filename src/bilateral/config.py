@@ -268,6 +268,8 @@ class Machine(Settings):
 
 def first_complaint(error: ValidationError, prefix: str = "") -> str:
     """A pydantic error as one line: the field, and what is wrong with it."""
+    if error.error_count() > 1000:  # of millions even the list would take gigabytes
+        return f"{error.error_count():,} values are wrong"
     first = error.errors()[0]
     field = ".".join([*([prefix] if prefix else []), *(str(part) for part in first["loc"])])
     message = re.sub(r"^Value error, ", "", first["msg"])

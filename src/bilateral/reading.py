@@ -19,6 +19,8 @@ LIMIT = 2**26
 """Bytes of a JSON file; AutoAttack's flags of 50,000 images take some 15 million."""
 PARTS = 2**18
 """Lists and objects in a JSON file; results have some thousands."""
+VALUES = 2**21
+"""Values in a JSON file; pydantic notes a complaint of 200 bytes for each that is wrong."""
 DEPTH = 64
 """Levels of lists and objects; results have eight."""
 
@@ -44,9 +46,9 @@ def json_bytes(path: Path) -> bytes:
 
 def measure(content: bytes, source: str) -> None:
     """Refuse JSON that would take too much memory."""
-    parts = content.count(b"[") + content.count(b"{")
-    if len(content) > LIMIT or parts > PARTS:
-        raise UserError(f"{source} is too large: {len(content):,} bytes of JSON in {parts:,} parts")
+    parts, values = content.count(b"[") + content.count(b"{"), content.count(b",")
+    if len(content) > LIMIT or parts > PARTS or values > VALUES:
+        raise UserError(f"{source} is too large: {values:,} values of JSON in {parts:,} parts")
     depth = 0
     for bracket in re.finditer(rb"[\[\]{}]", content):  # those in texts count too, and do no harm
         depth += 1 if bracket[0] in b"[{" else -1
@@ -75,6 +77,7 @@ def read_json(path: Path) -> Any:
 def read_record(path: Path, kind: type[Kind], advice: str = "") -> Kind:
     """A JSON file as a record; `advice` is what to do about one that is damaged."""
     try:
-        return kind.model_validate_json(json_bytes(path))
+        # Parsed before: to say that a field is missing pydantic makes a copy of all JSON it gets.
+        return kind.model_validate(read_json(path))
     except ValidationError as error:
         raise UserError(f"{path} is damaged: {first_complaint(error)}{advice}") from None
