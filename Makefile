@@ -1,16 +1,20 @@
-# make demo, make test: each does all set-up from a bare clone with Python 3.11 (or newer) and pip.
+# make demo, make test, make fuzz: each does all set-up from a bare clone with Python 3.11 (or newer) and pip.
 PYTHON ?= python3
 VENV := .venv
 BIN := $(VENV)/bin
 PIP := $(BIN)/python -m pip install --quiet --disable-pip-version-check -c constraints.txt
 
-.PHONY: demo test lint clean
+.PHONY: demo test fuzz lint clean
 
 demo: $(VENV)/installed
 	$(BIN)/bilateral demo
 
 test: lint
 	$(BIN)/python -m pytest -n 2 --dist loadfile
+
+# Longer than the campaign in `make test`: BILATERAL_FUZZ_INPUTS damaged files of every format.
+fuzz: $(VENV)/installed-dev
+	cd tests/fuzz && ../../$(BIN)/python campaign.py --inputs $${BILATERAL_FUZZ_INPUTS:-5000}
 
 lint: $(VENV)/installed-dev
 	$(BIN)/ruff check .

@@ -78,4 +78,4 @@ def _unpacked(file: zipfile.ZipFile, member: zipfile.ZipInfo) -> bytearray:
 
 
 def _reason(error: Exception) -> str:
-    return str(error) or type(error).__name__
+    return (str(error) or type(error).__name__)[:200]

@@ -49,7 +49,7 @@ def check_shapes(path: Path, model: nn.Module) -> dict[str, tuple[int, ...]]:
         first = names[0]
         found, expected = theirs.get(first, "missing"), own.get(first, "missing")
         raise UserError(
-            f"{path} does not fit the model: {len(names)} tensors differ, first {first} "
+            f"{path} does not fit the model: {len(names)} tensors differ, first {first[:100]} "
             f"({found} in the file, {expected} in the model)"
         )
     return theirs
@@ -64,7 +64,7 @@ def _shapes(path: Path) -> dict[str, tuple[int, ...]]:
             names = file.keys()
             return {name: tuple(file.get_slice(name).get_shape()) for name in names}
     except (SafetensorError, OSError, KeyError, ValueError) as error:
-        raise UserError(f"{path} is damaged: not safetensors ({error})") from None
+        raise UserError(f"{path} is damaged: not safetensors ({error!s:.200})") from None
 
 
 class _About(BaseModel):

@@ -47,7 +47,7 @@ class Gallery:
         shape = tuple(target.split.pixels.shape[1:])
         for attack in self._attacks():
             if not self._is_whole(attack, (shape[2], *shape[:2])):
-                raise UserError(f"{path} is damaged: {attack}'s images do not fit; remove it")
+                raise UserError(f"{path} is damaged: {attack[:60]}'s images do not fit; remove it")
 
     def begin(self, attack: str, members: dict[str, MemberFlags]) -> None:
         """Start from what earlier calls kept of the images whose flags are known.
