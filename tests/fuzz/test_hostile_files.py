@@ -348,7 +348,7 @@ def test_pipes_and_devices_are_not_waited_for(tmp_path: Path) -> None:
     os.mkfifo(pipe)
     zeros = tmp_path / "config.json"
     zeros.symlink_to("/dev/zero")
-    with pytest.raises(UserError, match="not a file"):
+    with pytest.raises(UserError, match="not a plain file"):
         read_picture(pipe, 8)
     with pytest.raises(UserError, match="neither a file nor a folder"):
         read_members(pipe, ["a"])

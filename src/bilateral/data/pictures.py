@@ -1,6 +1,7 @@
 """One image file as RGB pixels: whole or cropped for evaluation, squashed for training."""
 
 import contextlib
+import io
 import math
 import threading
 from pathlib import Path
@@ -10,6 +11,7 @@ from PIL import Image, ImageOps
 
 from bilateral.data.datasets_entry import Bytes
 from bilateral.errors import UserError
+from bilateral.reading import read_plain
 
 FORMATS = {
     ".bmp": "BMP",
@@ -22,6 +24,8 @@ FORMATS = {
 }
 LIMIT = 2**26
 """Pixels of a picture, as its header declares them; more are refused before they are decoded."""
+FILE_LIMIT = 2**28
+"""Bytes of a picture's file."""
 LARGE = 2**22
 """Larger pictures are decoded one at a time: eight threads with one each would take gigabytes."""
 _one_by_one = threading.Lock()
@@ -48,9 +52,9 @@ def read_squashed(file: Path, side: int) -> tuple[Bytes, float]:
 def _decode(file: Path, needed: int | None) -> tuple[Image.Image, tuple[int, int]]:
     """The picture as RGB, no side of it reduced below what is needed, and its size on disk."""
     try:
-        if not file.is_file():  # opening a pipe would wait for ever
-            raise ValueError("not a file" if file.exists() else "no such file")
-        with Image.open(file, formats=sorted(set(FORMATS.values()))) as image:
+        # In memory, because Pillow asks a file for as many bytes as a damaged length says.
+        content = io.BytesIO(read_plain(file, FILE_LIMIT))
+        with Image.open(content, formats=sorted(set(FORMATS.values()))) as image:
             size, mode = image.size, image.mode
             _refuse_bomb(size)
             if needed is not None:
