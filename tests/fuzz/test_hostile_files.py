@@ -17,6 +17,7 @@ import pytest
 import torch
 from formats_data import ENTRY, TINY, WRITERS
 from formats_runs import RUN
+from PIL import Image
 
 from bilateral import reading
 from bilateral.arrays import array_of, read_npz
@@ -137,11 +138,11 @@ def test_checkpoint_whose_pickle_claims_a_longer_storage_than_there_is(tmp_path:
         read_checkpoint(path, CPU)
 
 
-def test_packed_checkpoint(tmp_path: Path) -> None:
+@pytest.mark.parametrize("weights", [torch.zeros(10**6), torch.rand(10**4)])
+def test_packed_checkpoint(tmp_path: Path, weights: torch.Tensor) -> None:
     path = tmp_path / "checkpoint.pt"
-    write_checkpoint(path, {**STATE, "model": {"w": torch.zeros(10**6)}})
+    write_checkpoint(path, {**STATE, "model": {"w": weights}})
     rewritten(path, lambda data: data, zipfile.ZIP_DEFLATED)
-    assert path.stat().st_size < 10**5
     with pytest.raises(UserError, match="its members are packed"):
         read_checkpoint(path, CPU)
 
@@ -271,12 +272,16 @@ def test_tar_of_a_negative_size(tmp_path: Path) -> None:
         b"\x8e\xff\xff\xff\xff\xff\x00\x00\x00.",  # BINBYTES8 of a terabyte
         b"\x8b\xff\xff\xff\x7f.",  # LONG4 of 2 GiB
         b"T\xff\xff\xff\x7f.",  # BINSTRING of 2 GiB
-        b"]" * 2_000_000 + b".",
     ],
 )
 def test_pickle_that_asks_for_memory(operations: bytes) -> None:
     with pytest.raises(UserError, match="not a CIFAR batch"):
         read_batch(b"\x80\x02" + operations, "labels", "x")
+
+
+def test_pickle_of_millions_of_operations() -> None:
+    with pytest.raises(UserError, match="more than 1,048,576 operations"):
+        read_batch(b"\x80\x02" + b"]" * 2_000_000 + b".", "labels", "x")
 
 
 @pytest.mark.parametrize("label", [10**500, (((1,),),), -1, 10, True, 1.0, None, b"7"])
@@ -309,9 +314,15 @@ def gigapixel_png(width: int, height: int) -> bytes:
     return b"\x89PNG\r\n\x1a\n" + parts
 
 
-def gigapixel_jpeg(width: int, height: int) -> bytes:
-    from PIL import Image
+def gigapixel_gif(width: int, height: int) -> bytes:
+    out = io.BytesIO()
+    Image.new("P", (16, 16)).save(out, "GIF")
+    content = bytearray(out.getvalue())
+    content[6:10] = struct.pack("<HH", width, height)
+    return bytes(content)
 
+
+def gigapixel_jpeg(width: int, height: int) -> bytes:
     out = io.BytesIO()
     Image.new("RGB", (16, 16)).save(out, "JPEG")
     content = bytearray(out.getvalue())
@@ -328,7 +339,7 @@ HUGE = [
     ("a.jpg", gigapixel_jpeg(65_500, 65_500)),
     ("a.ppm", b"P6 40000 30000 255 " + bytes(100)),
     ("a.bmp", b"BM" + bytes(12) + struct.pack("<IiiHHIIiiII", 40, 40000, 30000, 1, 24, *[0] * 6)),
-    ("a.gif", b"GIF89a" + struct.pack("<HH", 40000, 30000) + bytes(100)),
+    ("a.gif", gigapixel_gif(40_000, 30_000)),
 ]
 
 
@@ -339,7 +350,7 @@ def test_a_picture_of_a_billion_pixels(
     tmp_path: Path, name: str, content: bytes, size: int | None
 ) -> None:
     (tmp_path / name).write_bytes(content)
-    with pytest.raises(UserError, match=f"{name} is not a readable image"):
+    with pytest.raises(UserError, match=f"{name} is not a readable image: .*pixels"):
         read_picture(tmp_path / name, size)
 
 

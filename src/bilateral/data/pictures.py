@@ -7,7 +7,7 @@ import threading
 from pathlib import Path
 
 import numpy as np
-from PIL import Image, ImageOps
+from PIL import Image, ImageOps, UnidentifiedImageError
 
 from bilateral.data.datasets_entry import Bytes
 from bilateral.errors import UserError
@@ -61,6 +61,9 @@ def _decode(file: Path, needed: int | None) -> tuple[Image.Image, tuple[int, int
                 image.draft(None, (needed, needed))
             with _one_by_one if math.prod(image.size) > LARGE else contextlib.nullcontext():
                 picture = image.convert("RGB")
+    except UnidentifiedImageError:
+        known = ", ".join(sorted(set(FORMATS.values())))
+        raise UserError(f"{file} is not a readable image: none of {known}") from None
     except Exception as error:  # a damaged image makes Pillow raise nearly anything
         reason = str(error) or type(error).__name__
         raise UserError(f"{file} is not a readable image: {reason}") from None

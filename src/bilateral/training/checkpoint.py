@@ -40,7 +40,7 @@ def read_checkpoint(path: Path, device: torch.device) -> dict[str, Any]:
     """The state of a run; a file that is not one of ours is refused."""
     try:
         _refuse_tricks(path)
-        # Mapped, because otherwise torch believes the sizes that the pickle gives of its storages.
+        # Mapped, so that no tensor reaches past the file, whatever sizes its pickle claims.
         state = torch.load(path, map_location=device, weights_only=True, mmap=True)
     except Exception as error:  # a flipped byte makes torch raise nearly anything
         reason = (str(error) or type(error).__name__).splitlines()[0][:200]
