@@ -79,5 +79,7 @@ def read_record(path: Path, kind: type[Kind], advice: str = "") -> Kind:
     try:
         # Parsed before: to say that a field is missing pydantic makes a copy of all JSON it gets.
         return kind.model_validate(read_json(path))
+    except UserError as error:
+        raise UserError(f"{error}{advice}") from None
     except ValidationError as error:
         raise UserError(f"{path} is damaged: {first_complaint(error)}{advice}") from None
