@@ -5,6 +5,7 @@ Numbers and text only: an array of objects is a pickle, which could call anythin
 
 import io
 import math
+import sys
 import warnings
 import zipfile
 from pathlib import Path
@@ -45,6 +46,10 @@ def array_of(content: bytes | bytearray) -> Array:
         raise ValueError(f"{kind} {shape!s:.60} declared, {found} bytes found")
     if not found:
         return np.zeros(shape, dtype=kind)
+    if kind.kind == "U":  # numpy hands any number to Python as a letter
+        letters = np.frombuffer(content, dtype=f"{kind.str[0]}u4", offset=stream.tell())
+        if letters.max() > sys.maxunicode:
+            raise ValueError("letters that do not exist")
     flat = np.frombuffer(content, dtype=kind, offset=stream.tell())
     return flat.reshape(shape, order="F" if in_columns else "C")
 

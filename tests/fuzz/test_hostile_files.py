@@ -164,6 +164,7 @@ def npy(shape: Any, content: bytes = b"", kind: str = "|u1") -> bytes:
 
 def test_whole_array() -> None:
     np.testing.assert_array_equal(array_of(npy((2, 2), b"abcd")), [[97, 98], [99, 100]])
+    assert array_of(npy((1,), "\U0010ffff".encode("utf-32-be"), ">U1")).tolist() == ["\U0010ffff"]
 
 
 @pytest.mark.parametrize(
@@ -178,6 +179,8 @@ def test_whole_array() -> None:
         npy((1,), b"a" * 8, "|V8"),
         npy((1,), b"a" * 8, "<M8[s]"),
         npy((5,), b"", "<U0"),
+        npy((1,), b"\xff\xff\xff\x7f", "<U1"),
+        npy((1,), b"\x00\x11\x00\x00", ">U1"),
         b"\x93NUMPY\x03\x00",
         b"\x93NUMPY\x02\x00\xff\xff\xff\xff",
         b"",
