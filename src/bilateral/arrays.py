@@ -54,8 +54,8 @@ def array_of(content: bytes | bytearray) -> Array:
     return flat.reshape(shape, order="F" if in_columns else "C")
 
 
-def read_npz(path: Path) -> dict[str, Array]:
-    """All arrays of an npz file."""
+def read_npz(path: Path, damaged: list[str] | None = None) -> dict[str, Array]:
+    """All arrays of an npz file; with a list for their names, without those that are damaged."""
     arrays: dict[str, Array] = {}
     try:
         allowed = max(LIMIT, RATIO * path.stat().st_size)
@@ -65,7 +65,13 @@ def read_npz(path: Path) -> dict[str, Array]:
             if total > allowed:
                 raise ValueError(f"{total:,} bytes unpacked: more than {allowed:,} are refused")
             for member in members:
-                arrays[member.filename.removesuffix(".npy")] = array_of(_unpacked(file, member))
+                name = member.filename.removesuffix(".npy")
+                try:
+                    arrays[name] = array_of(_unpacked(file, member))
+                except Exception:
+                    if damaged is None:
+                        raise
+                    damaged.append(name)
     except Exception as error:  # a flipped byte makes zipfile raise nearly anything
         raise UserError(f"{path} is damaged: not an npz file ({_reason(error)})") from None
     return arrays
