@@ -1,10 +1,11 @@
-# make demo, make test, make faults, make soak: each does all set-up from a bare clone with Python 3.11 (or newer) and pip.
+# make demo, make test, make fuzz, make faults, make soak: each does all set-up from a bare clone
+# with Python 3.11 (or newer) and pip.
 PYTHON ?= python3
 VENV := .venv
 BIN := $(VENV)/bin
 PIP := $(BIN)/python -m pip install --quiet --disable-pip-version-check -c constraints.txt
 
-.PHONY: demo test faults soak lint clean
+.PHONY: demo test fuzz faults soak lint clean
 
 demo: $(VENV)/installed
 	$(BIN)/bilateral demo
@@ -21,6 +22,10 @@ soak: export BILATERAL_SOAK_SEED ?= $(shell date +%s)
 soak: $(VENV)/installed-dev
 	@echo "BILATERAL_SOAK_SEED=$$BILATERAL_SOAK_SEED"
 	$(BIN)/python -m pytest tests/faults --timeout 0
+
+# Longer than the campaign in `make test`: BILATERAL_FUZZ_INPUTS damaged files of every format.
+fuzz: $(VENV)/installed-dev
+	cd tests/fuzz && ../../$(BIN)/python campaign.py --inputs $${BILATERAL_FUZZ_INPUTS:-5000}
 
 lint: $(VENV)/installed-dev
 	$(BIN)/ruff check .

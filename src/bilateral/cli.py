@@ -4,6 +4,7 @@ import os
 import signal
 import sys
 import threading
+import warnings
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from importlib import import_module
@@ -23,6 +24,8 @@ commands:
 def main(arguments: Sequence[str] | None = None) -> int:
     """Run a command and return its exit code."""
     words = list(sys.argv[1:] if arguments is None else arguments)
+    # Pillow warns of odd pictures that are then refused, or read, in a word of our own.
+    warnings.filterwarnings("ignore", module="PIL")
     try:
         with _terminable():
             return _run(words)

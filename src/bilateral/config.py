@@ -61,7 +61,9 @@ Fraction = Annotated[
     BeforeValidator(parse_budget),
     _fraction_on_command_line,
 ]
-Positive = Annotated[int, Field(ge=1)]
+Positive = Annotated[int, Field(ge=1, lt=2**31)]
+Side = Annotated[int, Field(ge=1, le=4096)]
+"""Pixels of a side of an image."""
 Switch = Literal["auto", "on", "off"]
 Target = Literal["none", "most-confusing", "least-likely", "random", "nearest"]
 
@@ -254,7 +256,7 @@ class Run(Settings):
     recipe: Annotated[str, tyro.conf.Suppress] = Field("custom", description="where it came from")
     data: Data = Data()
     model: str = Field("wrn-28-10", description="a model's name, file.py:function, or timm:NAME")
-    image_size: Positive | None = Field(
+    image_size: Side | None = Field(
         None, description="for folder:PATH: resize and crop to this; none: as they are"
     )
     weights: str | None = Field(None, description="a .safetensors file to start from")
@@ -332,6 +334,8 @@ class Machine(Settings):
 
 def first_complaint(error: ValidationError, prefix: str = "") -> str:
     """A pydantic error as one line: the field, and what is wrong with it."""
+    if error.error_count() > 1000:  # of millions even the list would take gigabytes
+        return f"{error.error_count():,} values are wrong"
     first = error.errors()[0]
     field = ".".join([*([prefix] if prefix else []), *(str(part) for part in first["loc"])])
     message = re.sub(r"^Value error, ", "", first["msg"])

@@ -5,9 +5,9 @@ Accuracies are fractions in [0, 1]; intervals are 95 % Wilson intervals.
 
 import math
 from collections.abc import Container, Iterable, Sequence
-from typing import Any, Literal
+from typing import Annotated, Any, Literal, Self
 
-from pydantic import BaseModel, ConfigDict, Field
+from pydantic import BaseModel, ConfigDict, Field, model_validator
 
 Interval = tuple[float, float]
 Confusion = list[list[int]]
@@ -30,7 +30,22 @@ def wilson_interval(right: int, images: int) -> Interval:
 class Record(BaseModel):
     """A measured value: unknown fields are refused."""
 
-    model_config = ConfigDict(extra="forbid")
+    model_config = ConfigDict(extra="forbid", allow_inf_nan=False)
+
+
+Count = Annotated[int, Field(ge=0, lt=2**63)]
+Seconds = Annotated[float, Field(ge=0, le=1e12)]
+Distance = Annotated[float, Field(ge=0, le=1e9)]
+Share = Annotated[float, Field(ge=0, le=1)]
+
+
+def check_flags(images: Sequence[int], robust: Sequence[bool], **others: Sequence[object]) -> None:
+    """Refuse images that come twice or have no flag; of `others` all may be missing."""
+    for name, values in {"robust": robust, **others}.items():
+        if len(values) != len(images) and (values or name == "robust"):
+            raise ValueError(f"{name} has another length than images")
+    if len(set(images)) != len(images):
+        raise ValueError("an image comes twice")
 
 
 class MemberFlags(Record):
@@ -40,13 +55,20 @@ class MemberFlags(Record):
     or of none where a batch came without them, as older files have it.
     """
 
-    images: list[int] = []
+    images: list[Count] = []
     robust: list[bool] = []
-    predictions: list[int] = []
-    distances: list[float | None] = []
-    seconds: float = 0.0
-    forwards: int = 0
-    backwards: int = 0
+    predictions: list[Count] = []
+    distances: list[Distance | None] = []
+    seconds: Seconds = 0.0
+    forwards: Count = 0
+    backwards: Count = 0
+
+    @model_validator(mode="after")
+    def _one_of_each(self) -> Self:
+        check_flags(
+            self.images, self.robust, predictions=self.predictions, distances=self.distances
+        )
+        return self
 
     def add(
         self,
@@ -105,13 +127,22 @@ class AttackFile(Record):
     weights_digest: str
     versions: dict[str, str]
     members: dict[str, MemberFlags]
-    images: list[int] = []
+    images: list[Count] = []
     robust: list[bool] = []
-    distances: list[float | None] = []
-    accuracy: float | None = None
-    seconds: float = 0.0
-    forwards: int = 0
-    backwards: int = 0
+    distances: list[Distance | None] = []
+    accuracy: Share | None = None
+    seconds: Seconds = 0.0
+    forwards: Count = 0
+    backwards: Count = 0
+
+    @model_validator(mode="after")
+    def _one_of_each(self) -> Self:
+        check_flags(self.images, self.robust, distances=self.distances)
+        if self.settings.keys() != self.members.keys():
+            raise ValueError("settings and members do not belong together")
+        if len(self.members) > 1 and any(member.distances for member in self.members.values()):
+            raise ValueError("distances are of an attack with one member")
+        return self
 
     def compile(self) -> None:
         """Draw the members together: broken once is broken, robust is what survived the last."""
@@ -134,7 +165,7 @@ class AttackFile(Record):
 class AttackSummary(Record):
     """An attack's line in an evaluation."""
 
-    accuracy: float
+    accuracy: Share
     interval: Interval
     images: int
     seconds: float
@@ -170,11 +201,11 @@ class Evaluation(Record):
     code_digest: str = ""
     config_digest: str = Field("", description="of the run; empty where none is known")
     search: str = Field(description="precision of the search; what counts is float32 always")
-    clean_accuracy: float
+    clean_accuracy: Share
     clean_interval: Interval
     clean_confusion: Confusion = []
     attacks: dict[str, AttackSummary]
-    worst_case_accuracy: float
+    worst_case_accuracy: Share
     worst_case_interval: Interval
     per_class: list[ClassAccuracy]
     weights_digest: str

@@ -7,6 +7,7 @@ from typing import Any
 
 from bilateral.config import Run, differences, run_from_json
 from bilateral.errors import UserError
+from bilateral.reading import LIMIT, json_bytes, parse_json, read_plain
 from bilateral.storage import append_line, write_atomic, write_json
 
 __all__ = ["RunFolder", "safe_name", "write_atomic", "write_json"]
@@ -70,7 +71,7 @@ class RunFolder:
         """The configuration that was trained here."""
         if not self.config.is_file():
             raise UserError(f"{self.path} is not a run folder: it has no config.json")
-        return run_from_json(self.config.read_bytes(), str(self.config))
+        return run_from_json(json_bytes(self.config), str(self.config))
 
     def prepare(self, run: Run, versions: dict[str, str]) -> None:
         """Make the folder for a run, or check that the one that is there holds the same run."""
@@ -92,10 +93,10 @@ class RunFolder:
         if not self.log.exists():
             return
         kept = []
-        for line in self.log.read_bytes().splitlines(keepends=True):
+        for line in read_plain(self.log, LIMIT).splitlines(keepends=True):
             try:
-                whole = line.endswith(b"\n") and json.loads(line)["epoch"] <= epochs
-            except (ValueError, KeyError, TypeError):
+                whole = line.endswith(b"\n") and parse_json(line, "")["epoch"] <= epochs
+            except (UserError, KeyError, TypeError):
                 whole = False
             if not whole:
                 break
@@ -104,8 +105,14 @@ class RunFolder:
 
     def records(self) -> list[dict[str, Any]]:
         """The epochs in the log."""
-        lines = self.log.read_bytes().splitlines() if self.log.exists() else []
-        return [dict(json.loads(line)) for line in lines]
+        lines = read_plain(self.log, LIMIT).splitlines() if self.log.exists() else []
+        records = []
+        for number, line in enumerate(lines, start=1):
+            record = parse_json(line, f"{self.log}, line {number},")
+            if not isinstance(record, dict):
+                raise UserError(f"{self.log} is damaged: line {number} is no record of an epoch")
+            records.append(record)
+        return records
 
     def last_record(self) -> dict[str, Any]:
         """The last epoch in the log; empty where there is none."""
@@ -114,8 +121,9 @@ class RunFolder:
 
     def guard_events(self) -> list[str]:
         """What the guard said or did while this was trained, oldest first."""
-        guards = [record.get("guard") or {} for record in self.records()]
-        return [guard["event"] for guard in guards if "event" in guard]
+        guards = [record.get("guard") for record in self.records()]
+        events = [guard.get("event") for guard in guards if isinstance(guard, dict)]
+        return [event for event in events if isinstance(event, str)]
 
     def append_log(self, record: dict[str, Any]) -> None:
         """One more epoch in the log."""

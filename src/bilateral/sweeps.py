@@ -4,7 +4,6 @@ Choosing by the test set would flatter what is chosen, so every run of a sweep h
 images out and is judged on them. Each is a normal run folder, and the sweep goes on where it was.
 """
 
-import json
 import time
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import asdict, dataclass, field
@@ -16,9 +15,10 @@ import torch
 from bilateral.config import Machine, Run
 from bilateral.data.datasets import Split, load
 from bilateral.data.device_images import DeviceImages
-from bilateral.errors import TrainingError
+from bilateral.errors import TrainingError, UserError
 from bilateral.evaluation.robustness import evaluate
 from bilateral.evaluation.target import trained_model
+from bilateral.reading import read_json
 from bilateral.results import Evaluation, wilson_interval
 from bilateral.runs import RunFolder
 from bilateral.runtime import limit_threads
@@ -111,24 +111,25 @@ class Sweep:
         self.runs, self.out, self.judging, self.seconds = runs, out, judging, seconds
         self.device, self.say, self.machine, self.quiet = device, say, machine, quiet
         self.trials = {name: Trial(name, fields) for name, (_, fields) in runs.items()}
-        for name, stored in self._stored().items():
-            if name in self.trials:
-                self.trials[name] = Trial(**stored)
+        stored = self._stored()
+        self.trials |= {name: stored[name] for name in self.trials if name in stored}
 
     @property
     def file(self) -> Path:
         """Where the sweep stands."""
         return self.out / "sweep.json"
 
-    def _stored(self) -> dict[str, dict[str, Any]]:
+    def _stored(self) -> dict[str, Trial]:
         if not self.file.exists():
             return {}
-        found = json.loads(self.file.read_text())
-        same = found.get("judging") == asdict(self.judging)
-        trials = found["trials"] if same else []
-        for trial in trials:
-            trial["early"] = {int(epoch): value for epoch, value in trial["early"].items()}
-        return {f"{trial['name']}": trial for trial in trials}
+        try:
+            found = read_json(self.file)
+            trials = found["trials"] if found["judging"] == asdict(self.judging) else []
+            for trial in trials:
+                trial["early"] = {int(epoch): float(x) for epoch, x in trial["early"].items()}
+            return {trial["name"]: Trial(**trial) for trial in trials}
+        except (LookupError, TypeError, ValueError, AttributeError) as error:
+            raise UserError(f"{self.file} is damaged ({error}); remove it") from None
 
     def work(self) -> list[Trial]:
         """Train and judge what is left; the trials, best first."""

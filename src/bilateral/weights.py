@@ -4,14 +4,17 @@ import hashlib
 import json
 from collections.abc import Mapping
 from pathlib import Path
-from typing import Any
+from typing import Annotated, Any
 
 import torch
+from pydantic import BaseModel, Field, ValidationError
 from safetensors import SafetensorError, safe_open
 from safetensors.torch import save
 from torch import Tensor, nn
 
+from bilateral.config import Side, first_complaint
 from bilateral.errors import UserError
+from bilateral.reading import parse_json
 from bilateral.runs import write_atomic
 
 _DIGEST = "sha256"
@@ -38,17 +41,24 @@ def _digest_of(about: dict[str, Any], tensors: Mapping[str, Tensor]) -> str:
 
 def read_weights(path: Path, model: nn.Module) -> None:
     """Load weights into a model; says what does not fit."""
-    try:
-        with safe_open(path, "pt") as file:
-            tensors = {name: file.get_tensor(name) for name in file.keys()}  # noqa: SIM118
-            metadata = file.metadata() or {}
-    except FileNotFoundError:
-        raise UserError(f"no weights at {path}") from None
-    except (SafetensorError, OSError) as error:
-        raise UserError(f"{path} is damaged: not safetensors ({error})") from None
+    theirs = check_shapes(path, model)
+    with safe_open(path, "pt") as file:
+        tensors = {name: file.get_tensor(name) for name in theirs}
+        metadata = file.metadata() or {}
     _check_digest(path, metadata, tensors)
+    for name, value in model.state_dict().items():
+        kind = tensors[name].dtype
+        if kind.is_complex or kind.is_floating_point != value.dtype.is_floating_point:
+            raise UserError(f"{path} does not fit the model: {name} is {kind}, not {value.dtype}")
+        if not bool(tensors[name].float().isfinite().all()):
+            raise UserError(f"{path} holds no usable weights: {name} has NaN or infinity in it")
+    model.load_state_dict(tensors)
+
+
+def check_shapes(path: Path, model: nn.Module) -> dict[str, tuple[int, ...]]:
+    """The shapes that a weights file declares, which are the model's; no weight is read."""
     own = {name: tuple(value.shape) for name, value in model.state_dict().items()}
-    theirs = {name: tuple(value.shape) for name, value in tensors.items()}
+    theirs = _shapes(path)
     if own != theirs:
         names = sorted(
             name for name in own.keys() | theirs.keys() if own.get(name) != theirs.get(name)
@@ -56,10 +66,30 @@ def read_weights(path: Path, model: nn.Module) -> None:
         first = names[0]
         found, expected = theirs.get(first, "missing"), own.get(first, "missing")
         raise UserError(
-            f"{path} does not fit the model: {len(names)} tensors differ, first {first} "
+            f"{path} does not fit the model: {len(names)} tensors differ, first {first[:100]} "
             f"({found} in the file, {expected} in the model)"
         )
-    model.load_state_dict(tensors)
+    return theirs
+
+
+def _shapes(path: Path) -> dict[str, tuple[int, ...]]:
+    """What a weights file declares, and safetensors checks against its length; nothing is read."""
+    if not path.is_file():
+        raise UserError(f"no weights at {path}")
+    try:
+        with safe_open(path, "pt") as file:
+            names = file.keys()
+            return {name: tuple(file.get_slice(name).get_shape()) for name in names}
+    except (SafetensorError, OSError, KeyError, ValueError) as error:
+        raise UserError(f"{path} is damaged: not safetensors ({error!s:.200})") from None
+
+
+class _About(BaseModel):
+    """What every weights file says of its model; it may say more."""
+
+    classes: Annotated[list[str], Field(min_length=1)]
+    channels: Annotated[int, Field(ge=1, le=1024)]
+    image_size: tuple[Side, Side]
 
 
 def _check_digest(path: Path, metadata: dict[str, str], tensors: Mapping[str, Tensor]) -> None:
@@ -78,12 +108,14 @@ def _check_digest(path: Path, metadata: dict[str, str], tensors: Mapping[str, Te
 
 def read_about(path: Path) -> dict[str, Any]:
     """What a weights file says of its model: classes, channels, image size."""
+    _shapes(path)
     try:
         with safe_open(path, "pt") as file:
-            about = json.loads((file.metadata() or {})["bilateral"])
-    except (SafetensorError, OSError, KeyError, ValueError) as error:
-        raise UserError(f"{path} is not a weights file of this package ({error})") from None
-    if not isinstance(about, dict):
-        raise UserError(f"{path} is not a weights file of this package")
-    about.pop(_DIGEST, None)
-    return about
+            about = parse_json((file.metadata() or {})["bilateral"].encode(), str(path))
+        _About.model_validate(about)
+    except ValidationError as error:
+        fault = first_complaint(error)
+        raise UserError(f"{path} is not a weights file of this package ({fault})") from None
+    except KeyError:
+        raise UserError(f"{path} is not a weights file of this package") from None
+    return {name: value for name, value in about.items() if name != _DIGEST}

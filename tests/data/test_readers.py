@@ -219,7 +219,7 @@ def test_sprite_pack(pack: Any, tmp_path: Path) -> None:
     [
         (np.full(7, 10, np.uint8), "label 0 to 9 expected, 10 found at image 0"),
         (np.zeros(6, np.uint8), "7 labels expected, 6 found"),
-        (np.zeros((7, 1), np.uint8), r"label 0 to 9 expected, \[0\] found"),
+        (np.zeros((7, 1), np.uint8), r"label 0 to 9 expected, list found"),
         (np.zeros((), np.uint8), "7 labels expected, none found"),
         (np.array([{}], dtype=object), "not an .npy file of labels"),
     ],

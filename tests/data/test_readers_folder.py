@@ -4,7 +4,7 @@ import numpy as np
 import pytest
 from PIL import Image
 
-from bilateral.data import load, load_folder, readers_folder
+from bilateral.data import load, load_folder, photographs, pictures, readers_folder
 from bilateral.data.datasets_entry import SPLITS
 from bilateral.errors import UserError
 
@@ -170,13 +170,23 @@ def test_unreadable_image(tmp_path: Path, content: bytes | None) -> None:
     assert "\n" not in str(caught.value)
 
 
-@pytest.mark.filterwarnings("ignore")
 def test_bomb(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     one_set(tmp_path, 3)
-    for limit in (30, 10):
-        monkeypatch.setattr(Image, "MAX_IMAGE_PIXELS", limit)
-        with pytest.raises(UserError, match="is not a readable image: Image size"):
-            load_folder(tmp_path, "test", 6)
+    load_folder(tmp_path, "test", 6)
+    monkeypatch.setattr(pictures, "LIMIT", 30)
+    with pytest.raises(UserError, match="is not a readable image: 6 x 6 pixels are more than 30"):
+        load_folder(tmp_path, "test", 6)
+
+
+def test_images_too_large_for_a_batch_need_an_image_size(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    one_set(tmp_path, 3)
+    load_folder(tmp_path, "test", None)
+    monkeypatch.setattr(photographs, "LARGEST", 30)
+    with pytest.raises(UserError, match="6x6 pixels, too many for a network: give --image-size"):
+        load_folder(tmp_path, "test", None)
+    load_folder(tmp_path, "test", 6)
 
 
 def test_different_sizes_need_an_image_size(tmp_path: Path) -> None:

@@ -11,13 +11,13 @@ import pytest
 import torch
 from PIL import Image
 
+from bilateral.arrays import read_npz
 from bilateral.cli import main
 from bilateral.data import readers_folder
 from bilateral.data.photographs import Photographs
 from bilateral.errors import UserError
 from bilateral.evaluation import campaign as campaign_module
 from bilateral.evaluation.campaign import evaluate_target
-from bilateral.evaluation.keeping import read_arrays
 from bilateral.evaluation.target import find_target
 from bilateral.runs import RunFolder
 
@@ -308,7 +308,7 @@ def test_a_killed_evaluation_goes_on_with_the_same_flags(digits_run, tmp_path):
     members = json.loads(flags.read_text())["members"]
     for member in members.values():
         assert len(member["images"]) == len(set(member["images"]))  # no batch done twice
-    one, other = (read_arrays(folder.gallery) for folder in (whole, broken))
+    one, other = (read_npz(folder.gallery) for folder in (whole, broken))
     assert one.keys() == other.keys()
     for key in ("numbers", "members", "adversarial"):
         kept = f"autoattack@40-255/{key}"

@@ -8,13 +8,13 @@ import pytest
 import torch
 from torch.nn import functional as F
 
+from bilateral.arrays import read_npz
 from bilateral.cli import main
 from bilateral.data.batches import as_floats, as_tensors
 from bilateral.errors import Interrupted, UserError
 from bilateral.evaluation import campaign as campaign_module
 from bilateral.evaluation.campaign import evaluate_target
 from bilateral.evaluation.gallery import GALLERY_IMAGES
-from bilateral.evaluation.keeping import read_arrays
 from bilateral.evaluation.target import find_target
 
 CPU = torch.device("cpu")
@@ -32,7 +32,7 @@ def fresh(digits_run, path):
 
 def shown(target, attack):
     """The arrays of an attack."""
-    arrays, start = read_arrays(target.folder.gallery), f"{attack}@40-255/"
+    arrays, start = read_npz(target.folder.gallery), f"{attack}@40-255/"
     return {key.removeprefix(start): value for key, value in arrays.items() if start in key}
 
 
@@ -47,7 +47,7 @@ def assert_same(one, other):
 
 def test_what_is_in_it(target):
     entry = evaluate_target(target, ["fgsm", "pgd5"], EPSILON, 100, CPU)
-    arrays = read_arrays(target.folder.gallery)
+    arrays = read_npz(target.folder.gallery)
     assert arrays["classes"].dtype.kind == "U" and arrays["classes"].tolist() == list("0123456789")
     assert str(arrays["data_digest"]) == entry.data_digest
     pixels, labels = as_tensors(target.split, CPU)
@@ -204,7 +204,7 @@ def test_other_data_or_weights_take_its_place(target):
     assert not shown(target, "pgd2") and shown(target, "mc")
     evaluate_target(target, ["ll"], EPSILON / 2, 30, CPU)
     assert shown(target, "mc") and not shown(target, "ll")  # this one is at another budget
-    keys = read_arrays(target.folder.gallery)
+    keys = read_npz(target.folder.gallery)
     assert "ll@20-255/clean" in keys
 
 
@@ -222,7 +222,7 @@ def test_an_older_gallery_is_left_alone_until_there_is_something_new(target):
     path = target.folder.gallery
     older = {
         key: value
-        for key, value in read_arrays(path).items()
+        for key, value in read_npz(path).items()
         if key not in ("data_digest", "classes") and not key.endswith(("members", "labels"))
     }
     np.savez_compressed(path, **older)

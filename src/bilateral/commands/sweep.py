@@ -1,6 +1,5 @@
 """`bilateral sweep FILE`: a list or grid of configurations under a time budget, ranked."""
 
-import json
 import tomllib
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
@@ -19,6 +18,7 @@ from bilateral.commands.train import absolute, with_consequences
 from bilateral.config import Machine, Run, first_complaint
 from bilateral.errors import UserError
 from bilateral.paper.recipes import recipe_named
+from bilateral.reading import parse_json, read_plain
 from bilateral.runs import safe_name
 from bilateral.tables import Format, Table, percent, render
 
@@ -26,6 +26,8 @@ if TYPE_CHECKING:
     from bilateral.sweeps import Trial
 
 Values = Mapping[str, Any]
+MOST_BYTES = 2**20
+"""Of a sweep's file."""
 
 
 @dataclass(frozen=True)
@@ -114,9 +116,10 @@ def read_plan(path: Path) -> Plan:
     if not path.is_file():
         raise UserError(f"no sweep at {path}")
     try:
-        text = path.read_text(encoding="utf-8")
-        found = json.loads(text) if path.suffix == ".json" else tomllib.loads(text)
-        return Plan.model_validate(found)
+        content = read_plain(path, MOST_BYTES)
+        if path.suffix == ".json":
+            return Plan.model_validate(parse_json(content, str(path)))
+        return Plan.model_validate(tomllib.loads(content.decode()))
     except ValidationError as error:
         raise UserError(f"{path}: {first_complaint(error)}") from None
     except (ValueError, RecursionError) as error:

@@ -1,6 +1,5 @@
 """`bilateral train`: a recipe, or the run of a config.json, into a run folder."""
 
-import json
 from collections.abc import Sequence
 from pathlib import Path
 from typing import Annotated, Any
@@ -12,6 +11,7 @@ from bilateral.commands.printing import is_first_process, print_json
 from bilateral.config import Machine, Run, Settings, run_from_json
 from bilateral.errors import UserError
 from bilateral.paper.recipes import RECIPES, recipe_named
+from bilateral.reading import json_bytes
 from bilateral.runs import RunFolder, safe_name
 
 
@@ -25,7 +25,7 @@ def default_run(words: Sequence[str], command: str) -> tuple[str | None, Run]:
     path = Path(recipe)
     if not path.is_file():
         raise UserError(f"no configuration at {recipe}")
-    return recipe, run_from_json(path.read_bytes(), recipe)
+    return recipe, run_from_json(json_bytes(path), recipe)
 
 
 def command(words: Sequence[str]) -> None:
@@ -125,6 +125,5 @@ def train_run(
         trained = train(run, folder, split, place, progress, machine, processes)
     if not trained:
         tidy(folder.path)
-    lines = folder.log.read_text().splitlines() if folder.log.exists() else []
-    last = json.loads(lines[-1]) if lines else None
+    last = folder.last_record() or None
     return {"folder": str(folder.path), "trained": trained, "last_epoch": last}

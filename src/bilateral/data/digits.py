@@ -7,14 +7,12 @@ of `train_test_split(arange(1797), test_size=360, stratify=labels, random_state=
 split the images keep their order.
 """
 
-import zipfile
-import zlib
 from pathlib import Path
 from typing import Any
 
-import numpy as np
 import numpy.typing as npt
 
+from bilateral.arrays import read_npz
 from bilateral.data.datasets_entry import SplitName
 from bilateral.errors import UserError
 
@@ -27,7 +25,7 @@ def read_digits(
     """Pixels and labels as the file holds them."""
     file = file or DIGITS_FILE
     try:
-        with file.open("rb") as raw, np.load(raw, allow_pickle=False) as arrays:
-            return arrays[f"{split}-pixels"], arrays[f"{split}-labels"]
-    except (OSError, ValueError, EOFError, KeyError, zipfile.BadZipFile, zlib.error) as error:
+        arrays = read_npz(file)
+        return arrays[f"{split}-pixels"], arrays[f"{split}-labels"]
+    except (UserError, KeyError) as error:
         raise UserError(f"{file} is damaged: {error}; install the package again") from None

@@ -17,6 +17,8 @@ from bilateral.data.datasets_entry import Bytes, Index
 from bilateral.data.pictures import read_picture
 from bilateral.errors import UserError
 
+LARGEST = 2**20
+"""Pixels of an image that is not resized: a batch of them is in memory at once."""
 THREADS = 8
 """Pillow decodes without Python's lock, so a few threads are enough for evaluation."""
 
@@ -51,7 +53,13 @@ class Photographs:
         encoded = np.array([os.fsencode(name) for name in names], dtype=np.bytes_)
         if image_size is not None:
             return cls(root, encoded, image_size, (len(names), image_size, image_size, 3))
-        return cls(root, encoded, None, (len(names), *read_picture(root / names[0], None).shape))
+        shape = read_picture(root / names[0], None).shape
+        if math.prod(shape[:2]) > LARGEST:
+            size = f"{shape[1]}x{shape[0]} pixels"
+            raise UserError(
+                f"{root / names[0]} has {size}, too many for a network: give --image-size"
+            )
+        return cls(root, encoded, None, (len(names), *shape))
 
     @property
     def nbytes(self) -> int:
@@ -105,6 +113,7 @@ class Photographs:
 
     def _file_digest(self, number: int) -> bytes:
         try:
-            return hashlib.sha256(self.file(number).read_bytes()).digest()
+            with self.file(number).open("rb") as file:
+                return hashlib.file_digest(file, "sha256").digest()
         except OSError as error:
             raise UserError(f"{self.file(number)} cannot be read: {error}") from None

@@ -1,12 +1,17 @@
 """One image file as RGB pixels: whole or cropped for evaluation, squashed for training."""
 
+import contextlib
+import io
+import math
+import threading
 from pathlib import Path
 
 import numpy as np
-from PIL import Image, ImageOps
+from PIL import Image, ImageOps, UnidentifiedImageError
 
 from bilateral.data.datasets_entry import Bytes
 from bilateral.errors import UserError
+from bilateral.reading import read_plain
 
 FORMATS = {
     ".bmp": "BMP",
@@ -17,6 +22,13 @@ FORMATS = {
     ".ppm": "PPM",
     ".webp": "WEBP",
 }
+LIMIT = 2**26
+"""Pixels of a picture, as its header declares them; more are refused before they are decoded."""
+FILE_LIMIT = 2**28
+"""Bytes of a picture's file."""
+LARGE = 2**22
+"""Larger pictures are decoded one at a time: eight threads with one each would take gigabytes."""
+_one_by_one = threading.Lock()
 DRAFT = 2
 """A JPEG is decoded at a fraction of its size that is still so many times the size needed."""
 
@@ -40,12 +52,18 @@ def read_squashed(file: Path, side: int) -> tuple[Bytes, float]:
 def _decode(file: Path, needed: int | None) -> tuple[Image.Image, tuple[int, int]]:
     """The picture as RGB, no side of it reduced below what is needed, and its size on disk."""
     try:
-        with Image.open(file, formats=sorted(set(FORMATS.values()))) as image:
+        # In memory, because Pillow asks a file for as many bytes as a damaged length says.
+        content = io.BytesIO(read_plain(file, FILE_LIMIT))
+        with Image.open(content, formats=sorted(set(FORMATS.values()))) as image:
             size, mode = image.size, image.mode
             _refuse_bomb(size)
             if needed is not None:
                 image.draft(None, (needed, needed))
-            picture = image.convert("RGB")
+            with _one_by_one if math.prod(image.size) > LARGE else contextlib.nullcontext():
+                picture = image.convert("RGB")
+    except UnidentifiedImageError:
+        known = ", ".join(sorted(set(FORMATS.values())))
+        raise UserError(f"{file} is not a readable image: none of {known}") from None
     except Exception as error:  # a damaged image makes Pillow raise nearly anything
         reason = str(error) or type(error).__name__
         raise UserError(f"{file} is not a readable image: {reason}") from None
@@ -56,6 +74,5 @@ def _decode(file: Path, needed: int | None) -> tuple[Image.Image, tuple[int, int
 
 def _refuse_bomb(size: tuple[int, int]) -> None:
     """What Pillow only warns of: its warning cannot be made an error in one thread alone."""
-    pixels, limit = size[0] * size[1], Image.MAX_IMAGE_PIXELS
-    if limit is not None and pixels > limit:
-        raise ValueError(f"Image size ({pixels} pixels) exceeds limit of {limit} pixels")
+    if math.prod(size) > LIMIT:
+        raise ValueError(f"{size[0]} x {size[1]} pixels are more than {LIMIT:,}")

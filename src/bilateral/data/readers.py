@@ -8,7 +8,6 @@ are not the data set's.
 
 import hashlib
 import io
-import json
 import math
 import warnings
 from collections.abc import Mapping, Sequence
@@ -19,6 +18,7 @@ from typing import Any
 import numpy as np
 from PIL import Image
 
+from bilateral.arrays import array_of
 from bilateral.data.archives import Members, read_members
 from bilateral.data.datasets_entry import (
     SPLITS,
@@ -32,6 +32,7 @@ from bilateral.data.datasets_entry import (
 )
 from bilateral.data.readers_pickle import read_batch
 from bilateral.errors import UserError
+from bilateral.reading import parse_json
 
 Arrays = dict[SplitName, tuple[Bytes, Bytes]]
 
@@ -153,10 +154,7 @@ class RowPictures(_Batches):
         pictures = [_picture(files, name, "PNG", size) for name in self.batches(split)]
         name = self.train_labels if split == "train" else self.test_labels
         where = files.where(name)
-        try:
-            numbers = json.loads(files.files[name])
-        except (ValueError, RecursionError) as error:
-            raise UserError(f"{where} is not JSON: {error}") from None
+        numbers = parse_json(files.files[name], where)
         labels = _labels(numbers, entry.counts[split], entry, where)
         return np.concatenate(pictures).reshape(entry.shape(split, "pixels")), labels
 
@@ -191,10 +189,13 @@ class SpritePack:
         name = f"{split}-labels.npy"
         where = files.where(name)
         try:
-            numbers = np.lib.format.read_array(io.BytesIO(files.files[name]), allow_pickle=False)
-        except (ValueError, EOFError, MemoryError) as error:
+            numbers = array_of(files.files[name])
+        except ValueError as error:
             raise UserError(f"{where} is not an .npy file of labels: {error}") from None
-        return np.concatenate(pixels), _labels(numbers.tolist(), entry.counts[split], entry, where)
+        count = entry.counts[split]
+        if numbers.size > 2 * count:  # as a list it would take eight times the memory
+            raise UserError(f"{where}: {count} labels expected, {numbers.size} found")
+        return np.concatenate(pixels), _labels(numbers.tolist(), count, entry, where)
 
 
 def _from_planes(rows: Bytes, entry: DatasetEntry) -> Bytes:
@@ -210,7 +211,9 @@ def _labels(numbers: Any, count: int, entry: DatasetEntry, where: str) -> Bytes:
     last = len(entry.classes) - 1
     for image, number in enumerate(numbers):
         if type(number) is not int or not 0 <= number <= last:
-            shown = f"{number!r:.40}"
+            # Not its repr: of nested tuples that takes for ever, and long numbers have none.
+            small = type(number) is int and abs(number) < 10**6
+            shown = number if small else type(number).__name__
             raise UserError(f"{where}: label 0 to {last} expected, {shown} found at image {image}")
     return np.array(numbers, dtype=np.uint8)
 
@@ -226,5 +229,8 @@ def _picture(files: Members, name: str, kind: str, size: tuple[int, int]) -> Byt
                     found = f"{image.mode} {image.width} x {image.height}"
                     raise UserError(f"{where}: RGB {size[0]} x {size[1]} expected, {found} found")
                 return np.asarray(image)
-    except (OSError, SyntaxError, ValueError, Image.DecompressionBombError, Warning) as error:
-        raise UserError(f"{where} is not a whole {kind} picture: {error}") from None
+    except UserError:
+        raise
+    except Exception as error:  # a damaged image makes Pillow raise nearly anything
+        reason = str(error) or type(error).__name__
+        raise UserError(f"{where} is not a whole {kind} picture: {reason}") from None

@@ -19,6 +19,7 @@ from bilateral.errors import UserError
 Shape = tuple[int, ...]
 
 _HEADER_BYTES = 128
+_TAG_BYTES = 8
 _VERSION = 0x0100
 _SLACK = 4096
 """Bytes that tags, names and small variables may take beside the arrays."""
@@ -106,8 +107,10 @@ def _variables(content: bytes, shapes: Mapping[str, Shape]) -> Iterator[tuple[st
         kind, data = elements.next()
         if kind == _COMPRESSED:
             unpacked = _unpack(data, left)
-            left -= len(unpacked)
             kind, data = _Elements(unpacked, order).next()
+        left -= len(data) + _TAG_BYTES
+        if left < 0:
+            raise ValueError("it holds more than its arrays take")
         if kind != _MATRIX:
             raise ValueError(f"a variable of type {_MATRIX} expected, {kind} found")
         variable = _variable(_Elements(data, order), shapes)

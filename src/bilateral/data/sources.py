@@ -5,7 +5,6 @@ Whatever the source, what is kept has the digests of `DATASETS`, or comes from f
 
 import hashlib
 import http.client
-import json
 import shutil
 import subprocess
 import urllib.request
@@ -29,6 +28,7 @@ from bilateral.data.sources_cache import (
     workplace,
 )
 from bilateral.errors import UserError
+from bilateral.reading import read_json
 
 __all__ = ["Finding", "cache_folder", "check", "fetch"]
 
@@ -127,8 +127,8 @@ def _check_digits(entry: DatasetEntry) -> None:
 def _check_manifest(entry: DatasetEntry, root: Path) -> None:
     manifest = root / entry.name / "manifest.json"
     try:
-        found = json.loads(manifest.read_bytes())
-    except (OSError, ValueError) as error:
+        found = read_json(manifest)
+    except OSError as error:
         raise UserError(f"{manifest} cannot be read: {error}") from None
     if not isinstance(found, dict) or found.get("name") != entry.name:
         raise UserError(f"{manifest} is not the manifest of {entry.name}")

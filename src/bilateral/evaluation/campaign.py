@@ -16,7 +16,7 @@ from torch import Tensor
 
 from bilateral.attacks.settings import AttackSettings
 from bilateral.attacks.table import Members, attack_members
-from bilateral.config import first_complaint, fraction_text
+from bilateral.config import fraction_text
 from bilateral.data.device_images import DeviceImages
 from bilateral.data.subsets import chosen_images, data_digest
 from bilateral.errors import Interrupted, UserError
@@ -34,6 +34,7 @@ from bilateral.evaluation.robustness import (
 from bilateral.evaluation.search import Precision, prepare_search
 from bilateral.evaluation.target import Target
 from bilateral.processes import Processes
+from bilateral.reading import read_record
 from bilateral.results import (
     AttackFile,
     AttackSummary,
@@ -192,10 +193,7 @@ class Campaign:
         """What an earlier evaluation left, if it is of the same weights and data."""
         if not path.exists():
             return None
-        try:
-            file = AttackFile.model_validate_json(path.read_bytes())
-        except ValidationError as error:
-            raise UserError(f"{path} is damaged: {first_complaint(error)}; remove it") from None
+        file = read_record(path, AttackFile, "; remove it")
         if any(getattr(file, key) != self.common[key] for key in SAME):
             return None
         return file if any_precision or file.search == self.common["search"] else None
@@ -347,11 +345,7 @@ def evaluations(folder: RunFolder) -> EvaluationFile:
     """What was evaluated in a folder before."""
     if not folder.evaluation.exists():
         return EvaluationFile(schema=1)
-    try:
-        return EvaluationFile.model_validate_json(folder.evaluation.read_bytes())
-    except ValidationError as error:
-        complaint = first_complaint(error)
-        raise UserError(f"{folder.evaluation} is damaged: {complaint}; remove it") from None
+    return read_record(folder.evaluation, EvaluationFile, "; remove it")
 
 
 def joined_flags(shares: Sequence[Flags]) -> Flags:

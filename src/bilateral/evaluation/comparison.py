@@ -9,10 +9,8 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 from statistics import mean, stdev
 
-from pydantic import ValidationError
-
-from bilateral.config import first_complaint
 from bilateral.errors import UserError
+from bilateral.reading import read_record
 from bilateral.results import AttackFile, Comparison, PairedTest, RunLine, wilson_interval
 from bilateral.runs import RunFolder
 
@@ -57,11 +55,7 @@ def flags_of(folder: RunFolder, attack: str, epsilon_text: str) -> AttackFile:
             f"{folder.path} has no flags of {attack} at {epsilon_text}: "
             f"run bilateral evaluate {folder.path} --attacks {attack} first"
         )
-    try:
-        file = AttackFile.model_validate_json(path.read_bytes())
-    except ValidationError as error:
-        raise UserError(f"{path} is damaged: {first_complaint(error)}") from None
-    return file
+    return read_record(path, AttackFile)
 
 
 def compare(runs: Sequence[str], attack: str, epsilon_text: str) -> Comparison:

@@ -6,8 +6,10 @@ import numpy as np
 import torch
 from torch import Tensor
 
+from bilateral.arrays import read_npz
 from bilateral.data.subsets import balanced_subset
-from bilateral.evaluation.keeping import read_arrays, write_arrays
+from bilateral.errors import UserError
+from bilateral.evaluation.keeping import write_arrays
 from bilateral.evaluation.robustness import float32_logits
 from bilateral.evaluation.target import Target
 from bilateral.labels import soft_labels
@@ -39,9 +41,13 @@ class Gallery:
         self._changed: set[str] = set()
         own = {key: np.array(about[key]) for key in ("weights_digest", "data_digest")}
         path = target.folder.gallery
-        stored = read_arrays(path) if path.exists() else {}
+        stored = read_npz(path) if path.exists() else {}
         same = all(str(stored.get(key)) == str(value) for key, value in own.items())
         self.arrays = stored if same else {**own, "classes": np.array(target.split.classes)}
+        shape = tuple(target.split.pixels.shape[1:])
+        for attack in self._attacks():
+            if not self._is_whole(attack, (shape[2], *shape[:2])):
+                raise UserError(f"{path} is damaged: {attack[:60]}'s images do not fit; remove it")
 
     def begin(self, attack: str, members: dict[str, MemberFlags]) -> None:
         """Start from what earlier calls kept of the images whose flags are known.
@@ -117,6 +123,21 @@ class Gallery:
         """The attacks at this budget of which images are there."""
         end = f"@{self.budget}/numbers"
         return [key.removesuffix(end) for key in self.arrays if key.endswith(end)]
+
+    def _is_whole(self, attack: str, shape: tuple[int, ...]) -> bool:
+        """Whether an attack has images before and after, of this shape, each with its number."""
+        kinds = {"numbers": "iu", "members": "U", "clean": "f", "adversarial": "f"}
+        arrays = {kind: self.arrays.get(f"{attack}@{self.budget}/{kind}") for kind in kinds}
+        numbers = arrays["numbers"]
+        if numbers is None or numbers.ndim != 1 or not self.numbers.issuperset(numbers.tolist()):
+            return False
+        for kind, letters in kinds.items():
+            array, wanted = arrays[kind], (() if kind in ("numbers", "members") else shape)
+            if array is None or array.dtype.kind not in letters:
+                return False
+            if array.shape != (len(numbers), *wanted):
+                return False
+        return True
 
     def _stored(self, attack: str) -> dict[int, Example]:
         """What there is of an attack, by the images' numbers."""

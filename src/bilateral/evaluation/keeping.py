@@ -10,7 +10,9 @@ from typing import Any, Self
 import numpy as np
 from torch import Tensor
 
+from bilateral.arrays import read_npz
 from bilateral.errors import UserError
+from bilateral.reading import parse_json
 from bilateral.runs import write_atomic
 
 SAME = ("attack", "epsilon", "weights_digest", "code_digest", "data", "data_digest")
@@ -22,15 +24,6 @@ def write_arrays(path: Path, arrays: dict[str, np.ndarray]) -> None:
     buffer = io.BytesIO()
     np.savez_compressed(buffer, **arrays)  # type: ignore[arg-type]
     write_atomic(path, buffer.getvalue())
-
-
-def read_arrays(path: Path) -> dict[str, np.ndarray]:
-    """An npz file of ours; nothing in it is executed."""
-    try:
-        with path.open("rb") as stream, np.load(stream, allow_pickle=False) as file:
-            return {name: file[name] for name in file.files}
-    except Exception as error:  # a flipped byte makes numpy and zipfile raise nearly anything
-        raise UserError(f"{path} is damaged: not an npz file ({error})") from None
 
 
 class AdversarialImages:
@@ -69,13 +62,15 @@ class AdversarialImages:
     @classmethod
     def _read_file(cls, path: Path) -> Self:
         """The images of one file."""
-        arrays = read_arrays(path)
+        arrays = read_npz(path)
         try:
-            kept = cls(path, dict(json.loads(str(arrays["about"]))))
-            numbers = arrays["numbers"].tolist()
-            kept.images = dict(zip(numbers, arrays["images"], strict=True))
-            kept.members = dict(zip(numbers, arrays["members"].tolist(), strict=True))
-        except (KeyError, ValueError, TypeError) as error:
+            kept = cls(path, dict(parse_json(str(arrays["about"]).encode(), "about")))
+            numbers, members = arrays["numbers"], arrays["members"]
+            if numbers.dtype.kind not in "iu" or members.dtype.kind != "U":
+                raise ValueError("numbers are integers, members are names")
+            kept.images = dict(zip(numbers.tolist(), arrays["images"], strict=True))
+            kept.members = dict(zip(numbers.tolist(), members.tolist(), strict=True))
+        except (KeyError, ValueError, TypeError, UserError) as error:
             raise UserError(f"{path} does not hold adversarial images ({error})") from None
         return kept
 
@@ -92,6 +87,8 @@ class AdversarialImages:
         if all(stored.about.get(key) == self.about.get(key) for key in SAME):
             self.images |= stored.images
             self.members |= stored.members
+        if len({(image.dtype, image.shape) for image in self.images.values()}) > 1:
+            raise UserError(f"{stored.path} holds images of another kind than those before it")
 
     def shows(self, number: int, robust: bool, member: str) -> bool:
         """Whether an image is kept that shows what a member's flag says of it."""

@@ -13,7 +13,7 @@ from bilateral.models import build_model
 from bilateral.models.external import source_digest
 from bilateral.runs import RunFolder, safe_name
 from bilateral.runtime import place
-from bilateral.weights import read_about, read_weights
+from bilateral.weights import check_shapes, read_about, read_weights
 
 
 @dataclass(frozen=True)
@@ -73,14 +73,31 @@ def _code_digest(model: str) -> str:
     return source_digest(model) if own else ""
 
 
+def _refuse_code_of_the_folder(folder: RunFolder, model: str) -> None:
+    """A run folder is data: its configuration names the user's own code by its whole path."""
+    file = Path(model.rpartition(":")[0])
+    if file.suffix != ".py":
+        return
+    if not file.is_absolute() or file.resolve().is_relative_to(folder.path.resolve()):
+        raise UserError(
+            f"{folder.config} asks for code that may have come with it ({model}): not run; look at "
+            "it, and name it yourself as file.py:function"
+        )
+
+
 def trained_model(folder: RunFolder, device: torch.device) -> tuple[Run, nn.Module]:
     """The model that a finished run left, in eval mode."""
     run = folder.read_run()
     if not folder.weights.exists():
         raise UserError(f"{folder.path} has no model yet: train it to the end first")
+    _refuse_code_of_the_folder(folder, run.model)
     about = read_about(folder.weights)
-    model = build_model(
-        run.model, len(about["classes"]), about["channels"], tuple(about["image_size"])
-    )
+    size = tuple(about["image_size"])
+    if ":" not in run.model:  # a few bytes of JSON may ask for a network of terabytes
+        with torch.device("meta"):
+            check_shapes(
+                folder.weights, build_model(run.model, len(about["classes"]), about["channels"])
+            )
+    model = build_model(run.model, len(about["classes"]), about["channels"], size)
     read_weights(folder.weights, model)
     return run, place(model, device).eval()

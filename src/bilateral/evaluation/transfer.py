@@ -16,7 +16,7 @@ from pathlib import Path
 from typing import Any, Literal, NamedTuple
 
 import torch
-from pydantic import Field, ValidationError
+from pydantic import Field
 from torch import Tensor, nn
 
 from bilateral.attacks.ball import inside
@@ -24,14 +24,15 @@ from bilateral.attacks.perform import perform
 from bilateral.attacks.settings import CarliniWagner, DeepFool
 from bilateral.attacks.table import Members, attack_members
 from bilateral.attacks.untouched import untouched
-from bilateral.config import GradientAttack, first_complaint, fraction_text
+from bilateral.config import GradientAttack, fraction_text
 from bilateral.data.device_images import DeviceImages
 from bilateral.data.subsets import chosen_images, data_digest
 from bilateral.errors import Interrupted, UserError
 from bilateral.evaluation.guards import SAMPLE, guard
 from bilateral.evaluation.robustness import check_inputs, noise_keys, predictions, weights_digest
 from bilateral.evaluation.target import Target
-from bilateral.results import Record
+from bilateral.reading import read_record
+from bilateral.results import Record, Seconds
 from bilateral.runs import safe_name, write_json
 from bilateral.runtime import StopRequest, exact_float32, versions
 
@@ -84,7 +85,7 @@ class SourceFile(Record):
     data: str
     data_digest: str
     targets: dict[str, TargetFlags]
-    seconds: float = 0.0
+    seconds: Seconds = 0.0
     versions: dict[str, str]
 
 
@@ -240,10 +241,7 @@ def _as_json(members: Members) -> dict[str, dict[str, Any]]:
 
 def _known(path: Path, blank: SourceFile) -> SourceFile:
     """What an earlier call left of the same attack, models and data; else the blank file."""
-    try:
-        file = SourceFile.model_validate_json(path.read_bytes())
-    except ValidationError as error:
-        raise UserError(f"{path} is damaged: {first_complaint(error)}; remove it") from None
+    file = read_record(path, SourceFile, "; remove it")
     if any(getattr(file, key) != getattr(blank, key) for key in SAME):
         return blank
     for name, wanted in blank.targets.items():

@@ -20,6 +20,7 @@ from bilateral.errors import UserError
 from bilateral.evaluation.keeping import AdversarialImages
 from bilateral.evaluation.robustness import check_inputs, predictions, weights_digest
 from bilateral.evaluation.target import Target
+from bilateral.reading import read_record
 from bilateral.results import AttackFile, Interval, Record, wilson_interval
 from bilateral.runs import RunFolder
 from bilateral.runtime import versions
@@ -71,7 +72,8 @@ def kept_images(path: Path) -> tuple[AdversarialImages, Kept]:
     stored = AdversarialImages.read(path)
     try:
         kept = Kept.model_validate(stored.about)
-        attack_members(kept.attack, kept.epsilon)
+        if ":" not in kept.attack:  # somebody's own attack is not needed, nor looked for
+            attack_members(kept.attack, kept.epsilon)
     except ValidationError as error:
         raise UserError(f"{path} is damaged: {first_complaint(error)}") from None
     if not stored.images:
@@ -111,7 +113,7 @@ def verify_images(
     fooled = fools & near & ranged & finite
     claim = _claim(stored, kept)
     unconfirmed, refuted = _disagreements(claim, numbers, fooled)
-    bounded = not any(
+    bounded = ":" in kept.attack or not any(
         isinstance(settings, CarliniWagner | DeepFool)
         for settings in attack_members(kept.attack, kept.epsilon).values()
     )
@@ -165,10 +167,7 @@ def _claim(stored: AdversarialImages, kept: Kept) -> dict[int, bool]:
     path = folder.attack(kept.attack, fraction_text(kept.epsilon))
     if not path.is_file():
         return {}
-    try:
-        file = AttackFile.model_validate_json(path.read_bytes())
-    except ValidationError as error:
-        raise UserError(f"{path} is damaged: {first_complaint(error)}") from None
+    file = read_record(path, AttackFile)
     if (file.weights_digest, file.data) != (kept.weights_digest, kept.data):
         return {}
     flags = dict(zip(file.images, file.robust, strict=True))

@@ -4,14 +4,13 @@ Measurements of other weights, or of another version of the model's own code, ar
 are files that cannot be read; each is told of.
 """
 
-import json
 from dataclasses import dataclass, field
 from typing import Any
 
-from pydantic import ValidationError
-
-from bilateral.config import Run, first_complaint
+from bilateral.config import Run
+from bilateral.errors import UserError
 from bilateral.evaluation.diagnosis import Diagnosis
+from bilateral.reading import read_json, read_record
 from bilateral.results import Evaluation, EvaluationFile
 from bilateral.runs import RunFolder
 
@@ -59,9 +58,9 @@ def _evaluations(folder: RunFolder, remarks: list[str]) -> list[Evaluation]:
         remarks.append("bilateral evaluate was not run: there is no evaluation.json")
         return []
     try:
-        return EvaluationFile.model_validate_json(folder.evaluation.read_bytes()).entries
-    except ValidationError as error:
-        remarks.append(f"evaluation.json cannot be read ({first_complaint(error)})")
+        return read_record(folder.evaluation, EvaluationFile).entries
+    except UserError as error:
+        remarks.append(f"evaluation.json cannot be read ({error})")
         return []
 
 
@@ -70,15 +69,15 @@ def _diagnosis(folder: RunFolder, remarks: list[str]) -> Diagnosis | None:
         remarks.append("bilateral diagnose was not run: nothing tried to discredit the figures")
         return None
     try:
-        return Diagnosis.model_validate_json(folder.diagnostics.read_bytes())
-    except ValidationError as error:
-        remarks.append(f"diagnostics.json cannot be read ({first_complaint(error)})")
+        return read_record(folder.diagnostics, Diagnosis)
+    except UserError as error:
+        remarks.append(f"diagnostics.json cannot be read ({error})")
         return None
 
 
 def _versions(folder: RunFolder) -> dict[str, str]:
     """Package, torch and device of the training."""
-    found = json.loads(folder.config.read_bytes()).get("versions")
+    found = read_json(folder.config).get("versions")
     if not isinstance(found, dict):
         return {}
     return {str(name): str(value) for name, value in found.items()}
@@ -87,5 +86,5 @@ def _versions(folder: RunFolder) -> dict[str, str]:
 def _last_epoch(folder: RunFolder) -> dict[str, Any]:
     try:
         return folder.last_record()
-    except (ValueError, TypeError, OSError):
+    except (UserError, OSError):
         return {}

@@ -8,10 +8,10 @@ import os
 from pathlib import Path
 from typing import Literal
 
-from pydantic import Field, ValidationError
+from pydantic import Field
 
-from bilateral.config import first_complaint
 from bilateral.errors import UserError
+from bilateral.reading import read_record
 from bilateral.results import Record
 from bilateral.runs import write_atomic
 
@@ -79,10 +79,7 @@ def claim(out: Path, weights_digest: str, names: tuple[str, ...]) -> Manifest:
     if not path.exists():
         manifest = Manifest(schema=1, weights_digest=weights_digest)
     else:
-        try:
-            manifest = Manifest.model_validate_json(path.read_bytes())
-        except ValidationError as error:
-            raise UserError(f"{path} is damaged: {first_complaint(error)}; remove it") from None
+        manifest = read_record(path, Manifest, "; remove it")
     if manifest.weights_digest != weights_digest:
         raise UserError(
             f"{out} holds the export of other weights ({manifest.weights_digest[:12]}, these are "

@@ -71,7 +71,7 @@ def model_entry(name: str) -> ModelEntry:
     """The entry of a name in the table, or of any `wrn-D-W` or `wrn-D-W-silu`."""
     if name in MODELS:
         return MODELS[name]
-    wide = re.fullmatch(r"wrn-([0-9]+)-([0-9]+)(-silu)?", name)
+    wide = re.fullmatch(r"wrn-([0-9]{1,9})-([0-9]{1,9})(-silu)?", name)
     if wide is None:
         if name.endswith(".py"):
             raise UserError(f"which function of {name} builds the model? write {name}:FUNCTION")
@@ -79,6 +79,8 @@ def model_entry(name: str) -> ModelEntry:
     depth, width = int(wide[1]), int(wide[2])
     if depth < 10 or depth % 6 != 4:
         raise UserError(f"'{name}': the depth D of wrn-D-W must be 6k + 4 (10, 16, 22, 28, ...)")
+    if depth > 1000 or width > 100:
+        raise UserError(f"'{name}': a depth of at most 1000 and a width of at most 100")
     if width < 1:
         raise UserError(f"'{name}': the width W of wrn-D-W must be at least 1")
     return ModelEntry(

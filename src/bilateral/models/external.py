@@ -8,6 +8,7 @@ import importlib.util
 import inspect
 import sys
 from collections.abc import Callable
+from importlib.machinery import ModuleSpec, PathFinder
 from pathlib import Path
 from types import ModuleType
 from typing import TYPE_CHECKING, Any
@@ -49,10 +50,7 @@ def source_digest(target: str) -> str:
         path = Path(source)
     else:
         _make_importable(Path.cwd())
-        try:
-            spec = importlib.util.find_spec(source)
-        except (ImportError, ValueError):
-            spec = None
+        spec = _spec_without_importing(source)
         path = Path(spec.origin) if spec and spec.origin else Path(source)
     if not path.is_file():
         raise UserError(f"no such file: {path}")
@@ -139,6 +137,18 @@ def _module_of_file(path: Path) -> ModuleType:
 def _module_named(name: str) -> ModuleType:
     _make_importable(Path.cwd())
     return importlib.import_module(name)
+
+
+def _spec_without_importing(name: str) -> ModuleSpec | None:
+    """Where a module lies; `find_spec` would run the packages it is in."""
+    spec, places, whole = None, None, ""
+    for part in name.split("."):
+        whole = f"{whole}.{part}" if whole else part
+        spec = PathFinder.find_spec(whole, places)
+        if spec is None:
+            return None
+        places = spec.submodule_search_locations
+    return spec
 
 
 def _make_importable(folder: Path) -> None:

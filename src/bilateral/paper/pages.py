@@ -1,16 +1,20 @@
 """The paper's tables from `results/` as Markdown: all of them, the claims, a brief; no torch."""
 
-import json
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
+from pydantic import BaseModel, TypeAdapter, ValidationError
+
+from bilateral.config import first_complaint
+from bilateral.errors import UserError
 from bilateral.paper.claims import claims_table
 from bilateral.paper.plan import Choices
 from bilateral.paper.rendering import origins
 from bilateral.paper.side_by_side import side_by_side
 from bilateral.paper.tables import TABLES, PaperTable
+from bilateral.reading import read_json
 from bilateral.tables import render
 
 Rows = Sequence[Mapping[str, Any]]
@@ -19,12 +23,42 @@ IN_BRIEF = ("cifar10", "budget")
 """The tables of the method itself."""
 
 
+class _Figure(BaseModel):
+    """A cell of a row: accuracies have one name, other figures another."""
+
+    accuracy: float | None = None
+    value: float | None = None
+    images: int | None = None
+
+
+class _Row(BaseModel):
+    """What is read of a row of `results/<table>.json`; it holds more."""
+
+    title: str | None = None
+    clean_accuracy: float | None = None
+    attacks: dict[str, _Figure] = {}
+    other: dict[str, _Figure] = {}
+    command: str = ""
+
+
+def read_rows(path: Path) -> list[dict[str, Any]]:
+    """The rows that a results file holds; none where there is no file."""
+    if not path.exists():
+        return []
+    rows = read_json(path)
+    try:
+        TypeAdapter(list[_Row]).validate_python(rows)
+    except ValidationError as error:
+        raise UserError(f"{path} is damaged ({first_complaint(error)}); remove it") from None
+    return [dict(row) for row in rows]
+
+
 def measured_tables(folder: Path) -> dict[str, Rows]:
     """The rows that `reproduce` wrote, by table."""
     found: dict[str, Rows] = {}
     for name in TABLES:
         path = folder / f"{name}.json"
-        rows = json.loads(path.read_text()) if path.exists() else []
+        rows = read_rows(path)
         found[name] = [row for row in rows if "title" in row]
     return found
 

@@ -3,7 +3,6 @@
 Every stage goes on where it was interrupted, and a row is written as soon as it is measured.
 """
 
-import json
 import subprocess
 from collections.abc import Callable, Mapping, Sequence
 from contextlib import AbstractContextManager
@@ -18,7 +17,6 @@ from bilateral.config import Machine, Run, config_digest, fraction_text
 from bilateral.data.datasets import load
 from bilateral.data.device_images import DeviceImages
 from bilateral.data.subsets import balanced_subset, chosen_images
-from bilateral.errors import UserError
 from bilateral.evaluation.campaign import evaluate_target, evaluations
 from bilateral.evaluation.checks_gradients import gradient_magnitude
 from bilateral.evaluation.diagnosis import Effort, GradientMagnitude
@@ -28,6 +26,7 @@ from bilateral.evaluation.target import Target, find_target
 from bilateral.evaluation.transfer import transfer_between
 from bilateral.labels import soft_labels
 from bilateral.paper.figures import LabelExample, curve_figure, label_chart
+from bilateral.paper.pages import read_rows
 from bilateral.paper.plan import (
     Choices,
     budget,
@@ -283,17 +282,6 @@ def printed(table: PaperTable, row: Row) -> dict[str, Any]:
     return {"network": paper.model, "epochs": paper.epochs, **figures} if figures else {}
 
 
-def read_rows(path: Path) -> list[dict[str, Any]]:
-    """The rows that a results file holds already."""
-    if not path.exists():
-        return []
-    try:
-        rows = json.loads(path.read_text())
-        return [dict(row) for row in rows]
-    except (ValueError, TypeError) as error:
-        raise UserError(f"{path} is damaged ({error}); remove it") from None
-
-
 def commit() -> str:
     """The commit of the code that runs, where it runs from a repository."""
     here = Path(__file__).parent
@@ -315,10 +303,10 @@ def together(old: dict[str, Any], new: dict[str, Any]) -> dict[str, Any]:
     """Two measurements of the same models: the columns of both, the newer where both have one."""
     row = {**old, **new}
     for group in ("attacks", "other"):
-        row[group] = old[group] | new[group]
+        row[group] = old.get(group, {}) | new[group]
     if new["clean_accuracy"] is None:
-        row["clean_accuracy"] = old["clean_accuracy"]
-    if old["command"] not in new["command"]:
+        row["clean_accuracy"] = old.get("clean_accuracy")
+    if old.get("command", "") not in new["command"]:
         row["command"] = f"{old['command']} && {new['command']}"
     return row
 

@@ -4,13 +4,16 @@ The models of `bilateral.results` refuse what they do not know, as an evaluation
 what is there, so values are taken one by one, and what is not of its kind counts as absent.
 """
 
-import json
 import math
 from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
 import numpy as np
+
+from bilateral import reading
+from bilateral.arrays import read_npz
+from bilateral.errors import UserError
 
 Arrays = dict[str, np.ndarray]
 LARGEST = 1e12
@@ -24,22 +27,22 @@ class DamagedError(Exception):
 def read_json(path: Path) -> Any:
     """The value in a JSON file."""
     try:
-        return json.loads(path.read_bytes())
-    except (ValueError, RecursionError, OSError) as error:
+        return reading.read_json(path)
+    except (UserError, OSError) as error:
         raise DamagedError(" ".join(str(error).split())[:160]) from None
 
 
 def read_lines(path: Path) -> tuple[list[dict[str, Any]], int]:
     """The records of a file of JSON lines, and how many lines are none."""
     try:
-        lines = path.read_bytes().splitlines()
-    except OSError as error:
+        lines = reading.read_plain(path, reading.LIMIT).splitlines()
+    except (UserError, OSError) as error:
         raise DamagedError(str(error)) from None
     found, bad = [], 0
     for line in lines:
         try:
-            record = json.loads(line)
-        except (ValueError, RecursionError):
+            record = reading.parse_json(line, "a line")
+        except UserError:
             record = None
         if isinstance(record, dict):
             found.append(record)
@@ -50,18 +53,11 @@ def read_lines(path: Path) -> tuple[list[dict[str, Any]], int]:
 
 def read_arrays(path: Path) -> tuple[Arrays, list[str]]:
     """The arrays of an npz file, and the names of those that are damaged."""
-    found: Arrays = {}
-    bad = []
+    bad: list[str] = []
     try:
-        with path.open("rb") as stream, np.load(stream, allow_pickle=False) as file:
-            for name in file.files:
-                try:
-                    found[name] = file[name]
-                except Exception:  # a flipped byte makes numpy and zipfile raise nearly anything
-                    bad.append(name)
-    except Exception as error:
+        return read_npz(path, bad), bad
+    except (UserError, OSError) as error:
         raise DamagedError(" ".join(str(error).split())[:160]) from None
-    return found, bad
 
 
 def number(value: Any) -> float | None:

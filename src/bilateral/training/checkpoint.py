@@ -6,7 +6,9 @@ before it, so the digest is renamed into place with what it is of.
 
 import hashlib
 import io
-import pickle
+import math
+import pickletools
+import zipfile
 from pathlib import Path
 from typing import Any
 
@@ -17,6 +19,22 @@ from bilateral.runs import write_atomic
 
 _MARK = b"bilateral sha256 "
 _COMMENT = len(_MARK) + 64
+_FIELDS = {
+    "model": dict,
+    "averaged": dict | None,
+    "optimiser": dict,
+    "step": int,
+    "seconds": float,
+    "sums": list,
+    "about": dict,
+}
+_MOST_OPERATIONS = 2**22
+_OPERATIONS = (
+    "PROTO STOP MARK GLOBAL REDUCE BUILD BINPERSID BINPUT LONG_BINPUT BINGET LONG_BINGET "
+    "NONE NEWTRUE NEWFALSE BININT BININT1 BININT2 LONG1 BINFLOAT BINUNICODE EMPTY_TUPLE TUPLE "
+    "TUPLE1 TUPLE2 TUPLE3 EMPTY_LIST APPEND APPENDS EMPTY_DICT SETITEM SETITEMS"
+)
+"""What torch writes a checkpoint with."""
 
 
 def write_checkpoint(path: Path, state: dict[str, Any]) -> None:
@@ -46,13 +64,49 @@ def _check_digest(path: Path, content: bytes) -> None:
 
 def read_checkpoint(path: Path, device: torch.device) -> dict[str, Any]:
     """The state of a run; a file that is not one of ours is refused."""
-    content = path.read_bytes()
-    _check_digest(path, content)
+    _check_digest(path, path.read_bytes())
     try:
-        state = torch.load(io.BytesIO(content), map_location=device, weights_only=True)
-    except (pickle.UnpicklingError, RuntimeError, EOFError, ValueError) as error:
-        reason = (str(error).splitlines() or [type(error).__name__])[0]
+        _refuse_tricks(path)
+        # Mapped, so that no tensor reaches past the file, whatever sizes its pickle claims.
+        state = torch.load(path, map_location=device, weights_only=True, mmap=True)
+    except Exception as error:  # a flipped byte makes torch raise nearly anything
+        reason = (str(error) or type(error).__name__).splitlines()[0][:200]
         raise UserError(f"{path} is damaged ({reason}); remove it to start again") from None
     if not isinstance(state, dict) or state.get("schema") != 2:
         raise UserError(f"{path} is not a checkpoint of this version")
+    missing = [name for name, kind in _FIELDS.items() if not isinstance(state.get(name), kind)]
+    if missing:
+        raise UserError(f"{path} is damaged (no {missing[0]}); remove it to start again")
     return state
+
+
+def check_progress(state: dict[str, Any], steps: int) -> None:
+    """Refuse a checkpoint from beyond the run's last step, or whose sums are not finite."""
+    if not 0 <= state["step"] <= steps:
+        raise ValueError(f"step {state['step']} of {steps}")
+    if not math.isfinite(sum(state["sums"]) + state["seconds"]):
+        raise ValueError("its sums are not finite")
+
+
+def _refuse_tricks(path: Path) -> None:
+    """Refuse what `weights_only` does not: packed members, and keys that take for ever to hash.
+
+    A tuple that holds another one twice doubles the time with every level; torch writes none twice.
+    """
+    with zipfile.ZipFile(path) as file:
+        members = file.infolist()
+        total = sum(member.file_size for member in members)
+        if any(member.compress_type for member in members) or total > path.stat().st_size:
+            raise ValueError("its members are packed")
+        (program,) = (each for each in members if each.filename.endswith("/data.pkl"))
+        operations = pickletools.genops(file.read(program))
+        after_tuple, tuples = False, set[Any]()
+        for number, (operation, argument, _) in enumerate(operations):
+            if operation.name not in _OPERATIONS.split() or number > _MOST_OPERATIONS:
+                raise ValueError(f"{operation.name} after {number} operations")
+            if operation.name.endswith("BINPUT"):
+                (tuples.add if after_tuple else tuples.discard)(argument)
+                continue
+            if operation.name.endswith("BINGET") and argument in tuples:
+                raise ValueError("a tuple is used twice")
+            after_tuple = operation.name.startswith("TUPLE")

@@ -31,11 +31,14 @@ def build_optimiser(model: nn.Module, settings: Optimiser, fused: bool) -> torch
 
 
 def go_on_with(optimiser: torch.optim.SGD, state: dict[str, Any]) -> None:
-    """Load an optimiser's state; how it computes, and its tensors' layout, stay this machine's."""
-    fused = [group["fused"] for group in optimiser.param_groups]
+    """Load an optimiser's momentum; its settings are the run's, and its layout the machine's."""
+    settings = [
+        {name: value for name, value in group.items() if name != "params"}
+        for group in optimiser.param_groups
+    ]
     optimiser.load_state_dict(state)
-    for group, own in zip(optimiser.param_groups, fused, strict=True):
-        group["fused"] = own
+    for group, own in zip(optimiser.param_groups, settings, strict=True):
+        group.update(own)
         for parameter in group["params"]:
             kept = optimiser.state[parameter].get("momentum_buffer")
             if kept is not None:

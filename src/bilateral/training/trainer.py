@@ -22,15 +22,9 @@ from bilateral.models import build_model
 from bilateral.processes import Processes
 from bilateral.randomness import purpose_key
 from bilateral.runs import RunFolder
-from bilateral.runtime import (
-    StopRequest,
-    has_bfloat16,
-    place,
-    synchronise,
-    versions,
-)
+from bilateral.runtime import StopRequest, has_bfloat16, place, synchronise, versions
 from bilateral.training.averaging import AveragedWeights
-from bilateral.training.checkpoint import read_checkpoint, write_checkpoint
+from bilateral.training.checkpoint import check_progress, read_checkpoint, write_checkpoint
 from bilateral.training.engine import Engine, Speed, Totals
 from bilateral.training.failures import explained, stop_if_not_finite
 from bilateral.training.guard import Reading, Recovery, leaps, milder, read
@@ -146,7 +140,7 @@ class Trainer:
                 self.folder.cut_log(self.step // self.batches.steps)
             if self.machine.tensorboard:
                 self.tracking = Tracking(self.folder.path, self.step)
-        self.unreadable = set(self.folder.last_record().get("unreadable", []))
+        self.unreadable = set(map(str, self.folder.last_record().get("unreadable", ())))
         self._since = time.monotonic()
         if self.run.guard != "watch" and self.recovery.good is None:
             self.recovery.good = copy.deepcopy(self._state())
@@ -384,17 +378,18 @@ class Trainer:
             )
         try:
             self._take_state(state)
-        except (RuntimeError, ValueError) as error:
+            self.recovery = Recovery(**state.get("recovery", {}))
+            adversary = Adversary.model_validate(state.get("adversary", self.run.adversary))
+            if adversary != self.run.adversary:
+                self.engine = self._engine(adversary)
+            self.engine.go_on(state["sums"])
+            check_progress(state, self.total_steps)
+        except (RuntimeError, ValueError, LookupError, TypeError, AttributeError) as error:
             reason = " ".join(str(error).split())[:200]
             raise UserError(
                 f"{self.folder.checkpoint} does not fit the model any more ({reason})"
             ) from None
         self.seconds = state["seconds"]
-        self.recovery = Recovery(**state.get("recovery", {}))
-        adversary = Adversary.model_validate(state.get("adversary", self.run.adversary))
-        if adversary != self.run.adversary:
-            self.engine = self._engine(adversary)
-        self.engine.go_on(state["sums"])
         self.progress.note(f"going on from step {self.step} of {self.total_steps}")
 
 
