@@ -10,8 +10,8 @@ from fault_scenarios import results
 
 FAULTS = {
     "train": 50,
-    "evaluate": 40,
-    "reproduce": 24,
+    "evaluate": 32,
+    "reproduce": 20,
     "download": 36,
     "fetch": 24,
     "report": 36,
