@@ -1,17 +1,17 @@
-# make demo, make test, make fuzz, make faults, make soak: each does all set-up from a bare clone
+# make demo, make test, make hostile, make fuzz, make faults, make soak: each does all set-up from a bare clone
 # with Python 3.11 (or newer) and pip.
 PYTHON ?= python3
 VENV := .venv
 BIN := $(VENV)/bin
 PIP := $(BIN)/python -m pip install --quiet --disable-pip-version-check -c constraints.txt
 
-.PHONY: demo test fuzz faults soak lint clean
+.PHONY: demo test hostile fuzz faults soak lint clean
 
 demo: $(VENV)/installed
 	$(BIN)/bilateral demo
 
 test: lint
-	$(BIN)/python -m pytest -n 2 --dist loadfile --ignore tests/faults
+	$(BIN)/python -m pytest -n 2 --dist loadfile --ignore tests/faults --ignore tests/fuzz
 
 faults: $(VENV)/installed-dev
 	$(BIN)/python -m pytest -n 2 tests/faults
@@ -23,7 +23,11 @@ soak: $(VENV)/installed-dev
 	@echo "BILATERAL_SOAK_SEED=$$BILATERAL_SOAK_SEED"
 	$(BIN)/python -m pytest tests/faults --timeout 0
 
-# Longer than the campaign in `make test`: BILATERAL_FUZZ_INPUTS damaged files of every format.
+# Hostile files, and some hundred damaged files of every format.
+hostile: $(VENV)/installed-dev
+	$(BIN)/python -m pytest -n 2 tests/fuzz
+
+# The same for longer: BILATERAL_FUZZ_INPUTS damaged files of every format.
 fuzz: $(VENV)/installed-dev
 	cd tests/fuzz && ../../$(BIN)/python campaign.py --inputs $${BILATERAL_FUZZ_INPUTS:-5000}
 

@@ -58,3 +58,13 @@ def test_the_squared_distance_written_out():
     torch.testing.assert_close(change(one, other), expected)
     found = regularisation(one, other, Regulariser(kind="squared", weight=5.0))
     torch.testing.assert_close(found, 5 * expected.mean())
+
+
+@pytest.mark.parametrize("shape", [(128, 10), (128, 100), (16, 2), (4, 10)])
+def test_low_precision_around_it_does_not_reach_it(shape):
+    """A training step runs under autocast; an inverse square root in bfloat16 is nonsense."""
+    one, other = predictions(*shape)
+    with torch.autocast("cpu", dtype=torch.bfloat16):
+        found = regularisation(one, other, Regulariser(kind="nuclear", weight=1.0))
+    expected = torch.linalg.svdvals(one.softmax(1) - other.softmax(1)).sum() / len(one)
+    torch.testing.assert_close(found, expected, rtol=5e-3, atol=1e-5)

@@ -13,10 +13,11 @@ import pytest
 from bilateral.cli import main
 from bilateral.commands.sweep import Plan, means, ranking, runs_of
 from bilateral.data.datasets import load
-from bilateral.errors import UserError
+from bilateral.errors import TrainingError, UserError
+from bilateral.paper.recipes import recipe_named
 from bilateral.results import Evaluation
 from bilateral.runs import RunFolder
-from bilateral.sweeps import Dropped, Early, Trial, hopeless, ranked
+from bilateral.sweeps import Dropped, Early, Trial, alike, hopeless, ranked
 from bilateral.training.preparation import training_part
 
 SMALL = """
@@ -140,6 +141,10 @@ def test_the_grid_the_list_and_the_seeds_are_multiplied():
         ("recipe = 'digits-r-mc-la'\nattacks = 'pgdx'", "unknown attack 'pgdx'"),
         ("recipe = 'digits-r-mc-la'\nepsilon = '8'", "did you mean 8/255?"),
         ("recipe = ", "cannot be read"),
+        ("recipe = 'digits-r-mc-la'\nseeds = [-1]", "seeds.0: Input should be greater"),
+        ("recipe = 'digits-r-mc-la'\nheld_out = -5", "held_out: Input should be greater"),
+        ("recipe = 'digits-r-mc-la'\n[grid]\nseed = [0, 1]", "seeds are the file's `seeds`"),
+        ("recipe = 'digits-r-mc-la'\n[grid]\n'data.held_out' = [0]", "must be 1 or more"),
     ],
 )
 def test_bad_files_are_one_line(text, message, tmp_path, capsys):
@@ -190,3 +195,34 @@ def test_means_over_seeds():
         for seed, robust in enumerate([0.4, 0.5])
     ]
     assert means(trials, "apgd")[1] == [["x", "45.0", "10.0", "2"]]
+
+
+def test_an_edited_file_is_not_answered_with_old_results(swept, capsys):
+    edited = swept / "edited.toml"
+    edited.write_text(SMALL.replace("epochs = 3", "epochs = 4"))
+    assert main(["sweep", str(edited), "--out", str(swept / "out")]) == 2
+    assert "was trained with other settings" in capsys.readouterr().err
+
+
+def test_early_readings_are_compared_at_one_budget_and_schedule():
+    run = recipe_named("cifar10-r-mc-la")
+    assert alike(run, run.with_fields(seed=3, model="preact-resnet-18"))
+    wider = run.with_paths({"adversary.epsilon": "16/255"})
+    assert not alike(run, wider) and not alike(run, run.with_fields(epochs=30))
+    assert not alike(run, run.with_paths({"optimiser.schedule": "triangular"}))
+
+
+def test_a_run_that_failed_is_tried_again(tmp_path, monkeypatch, capsys):
+    """Out of memory, say: the message says what to change, and the same command goes on."""
+    (tmp_path / "small.toml").write_text(SMALL)
+    words = ["sweep", str(tmp_path / "small.toml"), "--out", str(tmp_path / "out")]
+
+    def fails(*_):
+        raise TrainingError("out of memory")
+
+    with monkeypatch.context() as patch:
+        patch.setattr("bilateral.sweeps.train", fails)
+        assert main(words) == 0
+    assert {trial["status"] for trial in trials(tmp_path)} == {"out of memory"}
+    assert main(words) == 0
+    assert {trial["status"] for trial in trials(tmp_path)} == {"done"}

@@ -18,7 +18,7 @@ def regularisation(logits: Tensor, reference: Tensor, settings: Regulariser) -> 
     """The weighted distance of the predictions, a mean over the batch."""
     if settings.kind == "squared":
         return settings.weight * change(logits, reference).mean()
-    apart = F.softmax(logits, 1) - F.softmax(reference.detach(), 1)
+    apart = F.softmax(logits.float(), 1) - F.softmax(reference.detach().float(), 1)
     return settings.weight * nuclear_norm(apart) / len(logits)
 
 
@@ -29,7 +29,8 @@ def nuclear_norm(matrix: Tensor) -> Tensor:
     gradient is the polar factor P, and sum(matrix * P) has the norm's value as well; P follows
     from the inverse square root of the Gram matrix, by the coupled Newton iteration.
     """
-    with torch.no_grad():
+    # In bfloat16 the iteration is lost: it inverts what is nearly singular.
+    with torch.no_grad(), torch.autocast(matrix.device.type, enabled=False):
         gram = matrix.T @ matrix
         size = gram.diagonal().sum().clamp_min(1e-30)
         one = torch.eye(len(gram), dtype=gram.dtype, device=gram.device)

@@ -144,14 +144,30 @@ class AttackFile(Record):
             raise ValueError("distances are of an attack with one member")
         return self
 
+    def settled(self) -> dict[int, bool]:
+        """The images whose outcome is known: broken by some member, or survivors of the last."""
+        members = list(self.members.values())
+        broken = {
+            number
+            for member in members
+            for number, flag in zip(member.images, member.robust, strict=True)
+            if not flag
+        }
+        known = broken | set(members[-1].images)
+        seen = dict.fromkeys(number for member in members for number in member.images)
+        return {number: number not in broken for number in seen if number in known}
+
     def compile(self) -> None:
-        """Draw the members together: broken once is broken, robust is what survived the last."""
-        flags: dict[int, bool] = {}
+        """Draw the members together: broken once is broken, robust is what survived the last.
+
+        While an ensemble is under way nothing is told: what is broken is known before what holds.
+        """
+        flags = self.settled()
         distances: dict[int, float | None] = {}
         members = list(self.members.values())
+        if any(number not in flags for member in members for number in member.images):
+            flags = {}
         for member in members:
-            pairs = zip(member.images, member.robust, strict=True)
-            flags |= {number: flag for number, flag in pairs if not flag or member is members[-1]}
             if member.distances:
                 distances |= dict(zip(member.images, member.distances, strict=True))
         self.images, self.robust = list(flags), list(flags.values())

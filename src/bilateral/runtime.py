@@ -84,6 +84,17 @@ def synchronise(device: torch.device) -> None:
 
 
 @contextmanager
+def plain_cudnn() -> Iterator[None]:
+    """No search for the fastest algorithm: batches shrink as images break, each size anew."""
+    before = torch.backends.cudnn.benchmark
+    torch.backends.cudnn.benchmark = False
+    try:
+        yield
+    finally:
+        torch.backends.cudnn.benchmark = before
+
+
+@contextmanager
 def exact_float32() -> Iterator[None]:
     """float32 products without TF32, whatever the global settings are.
 

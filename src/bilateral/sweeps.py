@@ -12,7 +12,7 @@ from typing import Any
 
 import torch
 
-from bilateral.config import Machine, Run
+from bilateral.config import Machine, Run, config_digest
 from bilateral.data.datasets import Split, load
 from bilateral.data.device_images import DeviceImages
 from bilateral.errors import TrainingError, UserError
@@ -32,6 +32,9 @@ EARLY = 3
 """A run is compared with the others after a third of its epochs."""
 
 
+NOT_STARTED = "not started"
+
+
 class Dropped(Exception):  # noqa: N818 - an outcome, not a mistake
     """An early reading says that a run is hopeless."""
 
@@ -42,7 +45,7 @@ class Trial:
 
     name: str
     fields: Mapping[str, Any]
-    status: str = "not started"
+    status: str = NOT_STARTED
     clean_accuracy: float | None = None
     robust_accuracy: float | None = None
     interval: tuple[float, float] | None = None
@@ -50,6 +53,7 @@ class Trial:
     seconds: float = 0.0
     early: dict[int, float] = field(default_factory=dict)
     """PGD-10 accuracy at the guard's readings, by epoch"""
+    config_digest: str = ""
 
 
 class Early(TrainingProgress):
@@ -68,12 +72,22 @@ class Early(TrainingProgress):
         self.trial.early[number] = reading["pgd10"]
         if number < epochs // EARLY or number == epochs:
             return
-        before = [other.early[number] for other in self.others if number in other.early]
+        others = (other for other in self.others if other is not self.trial)
+        before = [other.early[number] for other in others if number in other.early]
         if before and hopeless(reading["pgd10"], max(before), self.images):
             raise Dropped(
                 f"dropped after epoch {number}: PGD-10 {100 * reading['pgd10']:.1f} % "
                 f"where another had {100 * max(before):.1f} %"
             )
+
+
+def alike(one: Run, other: Run) -> bool:
+    """Whether early readings can be compared: attacked at one budget, as far on the way."""
+    return (
+        one.adversary.epsilon == other.adversary.epsilon
+        and (one.epochs, one.optimiser.schedule) == (other.epochs, other.optimiser.schedule)
+        and one.optimiser.milestones == other.optimiser.milestones
+    )
 
 
 def hopeless(robust: float, best: float, images: int) -> bool:
@@ -110,8 +124,17 @@ class Sweep:
     ) -> None:
         self.runs, self.out, self.judging, self.seconds = runs, out, judging, seconds
         self.device, self.say, self.machine, self.quiet = device, say, machine, quiet
-        self.trials = {name: Trial(name, fields) for name, (_, fields) in runs.items()}
-        stored = self._stored()
+        self.trials = {
+            name: Trial(name, fields, config_digest=config_digest(run))
+            for name, (run, fields) in runs.items()
+        }
+        stored = {name: old for name, old in self._stored().items() if old.status != NOT_STARTED}
+        for name, trial in self.trials.items():
+            if name in stored and stored[name].config_digest != trial.config_digest:
+                raise UserError(
+                    f"{self.out / name} was trained with other settings: choose another --out, "
+                    "or give the run another name"
+                )
         self.trials |= {name: stored[name] for name in self.trials if name in stored}
 
     @property
@@ -137,7 +160,7 @@ class Sweep:
             started = time.monotonic()
             for name, (run, _) in self.runs.items():
                 trial = self.trials[name]
-                if trial.status != "not started":
+                if trial.status == "done" or trial.status.startswith("dropped"):
                     continue
                 if time.monotonic() - started > self.seconds:
                     self.say(f"{name}: not started, the time is spent")
@@ -150,9 +173,10 @@ class Sweep:
 
     def _try(self, trial: Trial, run: Run) -> None:
         folder = RunFolder(self.out / trial.name)
-        split = load(run.data.name, "train", image_size=run.image_size, seed=run.seed)
+        size, seed, streamed = run.image_size, run.seed, run.data.streamed
+        split = load(run.data.name, "train", image_size=size, seed=seed, streamed=streamed)
         limit_threads(self.device, split.image_values)
-        others = [other for other in self.trials.values() if other is not trial]
+        others = [self.trials[name] for name, (other, _) in self.runs.items() if alike(other, run)]
         try:
             images = min(GUARD_IMAGES, run.data.held_out)
             progress = Early(trial, others, images, self.quiet)

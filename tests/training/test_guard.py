@@ -15,6 +15,7 @@ from bilateral.data.datasets import load
 from bilateral.errors import Interrupted, UserError
 from bilateral.evaluation.robustness import robust_flags
 from bilateral.evaluation.target import trained_model
+from bilateral.method import perturb
 from bilateral.models import build_model
 from bilateral.paper.recipes import recipe_named
 from bilateral.randomness import image_keys
@@ -265,3 +266,30 @@ def test_evaluate_shows_what_the_guard_said(trained, capsys):
     assert main(["evaluate", str(trained["two-step"].path), *words]) == 0
     error = capsys.readouterr().err
     assert "bilateral: warning: training: epoch" in error and "on with 2 x 0.15" in error
+
+
+def test_readings_do_not_depend_on_the_parts(digits):
+    """A small batch of training bounds the memory of a reading, not its result."""
+    run = recipe_named("digits-r-mc-la")
+    torch.manual_seed(0)
+    model = build_model("small-cnn", 10, 1, (8, 8)).eval()
+    images = as_floats(channels_first(digits.pixels[:50]))
+    labels, keys = torch.from_numpy(digits.labels[:50]), image_keys(3, torch.arange(50))
+    whole = read(model, images, labels, keys, run, bfloat16=False)
+    parts = read(model, images, labels, keys, run, bfloat16=False, batch_size=16)
+    assert parts.check == whole.check and parts.training_attack == whole.training_attack
+    assert parts.alignment == pytest.approx(whole.alignment, abs=1e-5)
+
+
+def test_the_training_attack_is_the_one_of_training(digits):
+    """Guided and with batch norm in train mode: what `perturb` makes, not a plain step."""
+    adversary = Adversary(epsilon=0.2, step_size=0.2, guide=50.0, batch_norm="train")
+    run = recipe_named("digits-r-mc-la").with_fields(adversary=adversary)
+    torch.manual_seed(0)
+    model = build_model("small-cnn", 10, 1, (8, 8)).eval()
+    images = as_floats(channels_first(digits.pixels[:50]))
+    labels, keys = torch.from_numpy(digits.labels[:50]), image_keys(3, torch.arange(50))
+    attacked, _, _ = perturb(model, images, labels, adversary, run.labels, keys)
+    right = (model(images).argmax(1) == labels) & (model(attacked).argmax(1) == labels)
+    found = read(model, images, labels, keys, run, bfloat16=False)
+    assert found.training_attack == pytest.approx(float(right.float().mean()))

@@ -52,6 +52,14 @@ def test_weights_move_by_a_share_of_their_length_along_the_gradient(network):
     assert worse > F.cross_entropy(network(images), labels)
 
 
+def test_a_frozen_weight_stays(network):
+    network[0].weight.requires_grad_(False)
+    before = network[0].weight.clone()
+    F.cross_entropy(network(torch.rand(10, 6)), torch.arange(10) % 3).backward()
+    with uphill(network, 0.02):
+        assert torch.equal(network[0].weight, before)
+
+
 def test_a_step_descends_by_the_gradient_found_uphill(tmp_path):
     """One step of the trainer against the same written out by hand."""
     digits = load("digits", "train")
@@ -90,7 +98,10 @@ def test_it_trains_and_goes_on_exactly(tmp_path):
     assert half.weights.read_bytes() == folder.weights.read_bytes()
 
 
-def test_a_batch_is_not_divided(tmp_path):
+@pytest.mark.parametrize("fields", [{}, {"regulariser": {"kind": "nuclear"}}])
+def test_a_batch_is_not_divided(fields, tmp_path):
+    """Neither where weights move, nor where a norm is of all its images."""
     digits = load("digits", "train")
+    run = TINY.with_fields(**{"weight_perturbation": 0.0 if fields else 0.01, **fields})
     with pytest.raises(UserError, match="no accumulation"):
-        Trainer(TINY, RunFolder(tmp_path), digits, CPU, QUIET, Machine(accumulate=2))
+        Trainer(run, RunFolder(tmp_path), digits, CPU, QUIET, Machine(accumulate=2))

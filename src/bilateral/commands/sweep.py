@@ -9,13 +9,13 @@ from statistics import mean
 from typing import TYPE_CHECKING, Annotated, Any
 
 import tyro
-from pydantic import BaseModel, ConfigDict, ValidationError
+from pydantic import BaseModel, ConfigDict, Field, ValidationError
 
 from bilateral.arguments import budget, parse
 from bilateral.attacks.table import attack_names
 from bilateral.commands.printing import print_json
 from bilateral.commands.train import absolute, with_consequences
-from bilateral.config import Machine, Run, first_complaint
+from bilateral.config import Machine, Positive, Run, first_complaint
 from bilateral.errors import UserError
 from bilateral.paper.recipes import recipe_named
 from bilateral.reading import parse_json, read_plain
@@ -66,10 +66,10 @@ class Plan(BaseModel):
     fields: dict[str, Any] = {}
     grid: dict[str, list[Any]] = {}
     runs: list[dict[str, Any]] = [{}]
-    seeds: list[int] = [0]
+    seeds: list[Annotated[int, Field(ge=0, lt=2**31)]] = [0]
     attacks: str = "apgd"
     epsilon: str | float = "8/255"
-    held_out: int = 1000
+    held_out: Positive = 1000
     minutes: float = 60.0
 
 
@@ -135,6 +135,8 @@ def runs_of(plan: Plan) -> Iterator[tuple[str, tuple[Run, Values]]]:
     for values in product(*plan.grid.values()):
         for single in plan.runs:
             own = {**dict(zip(plan.grid, values, strict=True)), **single}
+            if "seed" in own:
+                raise UserError("seeds are the file's `seeds`, not a field of runs")
             name = own.pop("name", None) or "-".join(
                 safe_name(f"{path.rpartition('.')[2]}-{value}") for path, value in own.items()
             )
@@ -144,6 +146,8 @@ def runs_of(plan: Plan) -> Iterator[tuple[str, tuple[Run, Values]]]:
             seen.add(name)
             for seed in plan.seeds:
                 run = changed(base, own).with_fields(seed=seed)
+                if not run.data.held_out:
+                    raise UserError(f"{name}: data.held_out must be 1 or more, to judge by")
                 yield f"{name}/seed{seed}", (absolute(run), own)
 
 

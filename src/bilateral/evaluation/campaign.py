@@ -5,7 +5,7 @@ a larger one starts from what a smaller one found, and an ensemble from what its
 Of several processes each attacks its share of every batch; all know all flags, the first writes.
 """
 
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Container, Iterator, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -185,7 +185,7 @@ class Campaign:
         others = path.parent.glob(f"*@{path.name.rpartition('@')[2]}") if from_others else ()
         for other in sorted(others):
             if other != path and (known := self._stored(other, any_precision)):
-                _take_over(file, known, members)
+                _take_over(file, known, members, set(self.numbers.tolist()))
         file.compile()
         return file
 
@@ -329,7 +329,7 @@ def _record(
                 file = campaign.attack_file(name, any_precision=True)
             except UserError:  # an attack of the user's own that is gone must not cost this result
                 continue
-            if set(numbers) <= set(file.images):
+            if set(numbers) <= file.settled().keys():
                 summaries[name] = summarise_members(file.members, numbers)
         summaries = {
             name: summaries[name] for name in earlier.attacks | summaries if name in summaries
@@ -370,13 +370,22 @@ def _same(stored: dict[str, Any] | None, settings: AttackSettings) -> bool:
         return False
 
 
-def _take_over(file: AttackFile, known: AttackFile, members: Members) -> None:
-    """Copy the flags of a member that another attack has in common, with its share of the cost."""
+def _take_over(
+    file: AttackFile, known: AttackFile, members: Members, wanted: Container[int]
+) -> None:
+    """Copy the flags of a member that another attack has in common, with its share of the cost.
+
+    Of wanted images alone: of others an ensemble would know what is broken and not what holds.
+    """
     for name, flags in file.members.items():
         if not _same(known.settings.get(name), members[name]):
             continue
         theirs, own = known.members[name], set(flags.images)
-        places = [place for place, number in enumerate(theirs.images) if number not in own]
+        places = [
+            place
+            for place, number in enumerate(theirs.images)
+            if number not in own and number in wanted
+        ]
         share = len(places) / len(theirs.images) if theirs.images else 0.0
         flags.add(
             [theirs.images[place] for place in places],

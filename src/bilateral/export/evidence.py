@@ -4,6 +4,7 @@ Measurements of other weights, or of another version of the model's own code, ar
 are files that cannot be read; each is told of.
 """
 
+from contextlib import suppress
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -39,6 +40,8 @@ def read_evidence(folder: RunFolder, weights_digest: str, code_digest: str = "")
             remarks.append(f"{where} is of other code of the model: its figures are not shown")
         else:
             entries.append(entry)
+    with suppress(UserError, OSError):
+        remarks += [f"while it was trained, {event}" for event in folder.guard_events()]
     diagnosis = _diagnosis(folder, remarks)
     if diagnosis is not None and diagnosis.weights_digest != weights_digest:
         remarks.append("diagnostics.json is of other weights: its verdict is not shown")
@@ -84,7 +87,15 @@ def _versions(folder: RunFolder) -> dict[str, str]:
 
 
 def _last_epoch(folder: RunFolder) -> dict[str, Any]:
+    """The last epoch that made these weights: a guard that stops goes back before a collapse."""
     try:
-        return folder.last_record()
+        records = folder.records()
+        stopped = any("where training ends" in event for event in folder.guard_events())
     except (UserError, OSError):
         return {}
+    return next((one for one in reversed(records) if not (stopped and _collapsed(one))), {})
+
+
+def _collapsed(record: dict[str, Any]) -> bool:
+    guard = record.get("guard")
+    return isinstance(guard, dict) and bool(guard.get("collapsed"))

@@ -100,9 +100,12 @@ def _data(subject: Subject, run: Run) -> str:
         shown += f" and {len(names) - _SHOWN_CLASSES} more (all are in the exported file)"
     known = DATASETS.get(run.data.name)
     amount = run.data.images_per_class
+    images = "all" if amount is None else f"{amount} of each class"
+    if run.data.held_out:
+        images += f", without {run.data.held_out:,} held out"
     lines = [
         f"Data set: {escaped(run.data.name)}" + (f" ({escaped(known.summary)})" if known else ""),
-        f"Training images: {'all' if amount is None else f'{amount} of each class'}",
+        f"Training images: {images}",
         f"Augmentation: {run.data.augment}",
         f"Classes, in the order of the logits: {shown}",
     ]
@@ -171,7 +174,7 @@ def _training(evidence: Evidence) -> str:
     ]
     readings = {
         "Epochs": ("epoch", "{:,}"),
-        "Training time (s), without checks": ("seconds", "{:,.0f}"),
+        "Training time (s)": ("seconds", "{:,.0f}"),
         "Loss in the last epoch": ("loss", "{:.4f}"),
         "Accuracy on clean training images in the last epoch": ("clean_accuracy", "{:.1%}"),
         "Accuracy on adversarial ones": ("adversarial_accuracy", "{:.1%}"),

@@ -83,6 +83,8 @@ class Engine:
         self.accumulate, self.processes = accumulate, processes or Processes()
         if run.weight_perturbation and accumulate > 1:
             raise UserError("weight_perturbation moves weights for a whole batch: no accumulation")
+        if run.regulariser.kind == "nuclear" and accumulate * self.processes.world > 1:
+            raise UserError("the nuclear norm is of a whole batch: one process, no accumulation")
         self.totals = torch.zeros(4, dtype=_sum_type(device), device=device)
         self.steps_taken = 0
         self.clear()

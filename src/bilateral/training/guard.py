@@ -16,10 +16,11 @@ from bilateral.attacks import ball
 from bilateral.attacks.perform import perform
 from bilateral.attacks.table import attack_named
 from bilateral.attacks.untouched import untouched
-from bilateral.config import Adversary, GradientAttack, Run
+from bilateral.config import Adversary, Run
+from bilateral.method import perturb
 from bilateral.randomness import derive
 from bilateral.results import wilson_interval
-from bilateral.runtime import autocast
+from bilateral.runtime import autocast, plain_cudnn
 
 GUARD_IMAGES = 250
 LEAP = 0.1
@@ -85,40 +86,57 @@ class Recovery:
 
 
 def read(
-    model: nn.Module, images: Tensor, labels: Tensor, keys: Tensor, run: Run, bfloat16: bool
+    model: nn.Module,
+    images: Tensor,
+    labels: Tensor,
+    keys: Tensor,
+    run: Run,
+    bfloat16: bool,
+    batch_size: int = GUARD_IMAGES,
 ) -> Reading:
-    """Attack the images at the run's own budget: by FGSM, PGD-10 and the training attack."""
-    own = GradientAttack.model_validate(
-        run.adversary.model_dump(include=set(GradientAttack.model_fields))
+    """Attack the images at the run's own budget: by FGSM, PGD-10 and the training attack.
+
+    In parts no larger than training's own, for which there is memory.
+    """
+    places = torch.arange(len(labels), device=labels.device)
+    with untouched(model), autocast(images.device, bfloat16), plain_cudnn():
+        rows = [
+            _read_part(model, images[part], labels[part], keys[part], run)
+            for part in torch.split(places, batch_size)
+        ]
+    clean, fgsm, pgd10, own, alignment = (
+        float(torch.cat(values).float().mean()) for values in zip(*rows, strict=True)
     )
+    return Reading(len(labels), clean, fgsm, pgd10, own, alignment)
+
+
+def _read_part(
+    model: nn.Module, images: Tensor, labels: Tensor, keys: Tensor, run: Run
+) -> tuple[Tensor, ...]:
+    """Image by image: right when clean, under FGSM, PGD-10 and the training attack; alignment."""
     budget = run.adversary.epsilon
-    attacks = {"fgsm": attack_named("fgsm", budget), "pgd10": attack_named("pgd10", budget)}
-    if run.method == "adversarial" and own.steps == 1:
-        attacks["training_attack"] = own
-    with untouched(model), autocast(images.device, bfloat16):
+
+    def holds(attacked: Tensor) -> Tensor:
         with torch.no_grad():
-            right = model(images).argmax(1) == labels
-        left = {}
-        for name, settings in attacks.items():
-            found = perform(model, images, labels, settings, keys)
-            with torch.no_grad():  # of a last iterate the attack itself does not say whom it fooled
-                left[name] = right & ~found.fooled & (model(found.images).argmax(1) == labels)
-        alignment = _alignment(model, images, labels, keys, budget)
-    share = {name: float(flags.float().mean()) for name, flags in left.items()}
-    return Reading(
-        images=len(labels),
-        clean=float(right.float().mean()),
-        fgsm=share["fgsm"],
-        pgd10=share["pgd10"],
-        training_attack=share.get("training_attack", share["fgsm"]),
-        alignment=alignment,
-    )
+            logits: Tensor = model(attacked)
+        return logits.argmax(1) == labels
+
+    right = holds(images)
+    left = []
+    for name in ("fgsm", "pgd10"):
+        found = perform(model, images, labels, attack_named(name, budget), keys)
+        left.append(right & ~found.fooled & holds(found.images))
+    own = left[0]
+    if run.method == "adversarial" and run.adversary.steps == 1:
+        attacked, _, _ = perturb(model, images, labels, run.adversary, run.labels, keys)
+        own = right & holds(attacked)
+    return right, *left, own, _alignment(model, images, labels, keys, budget)
 
 
 def _alignment(
     model: nn.Module, images: Tensor, labels: Tensor, keys: Tensor, epsilon: float
-) -> float:
-    """The mean cosine of the gradients at the image and at a random point of its ball.
+) -> Tensor:
+    """The cosine of the gradients at the image and at a random point of its ball.
 
     GradAlign's measure (Andriushchenko and Flammarion 2020): near one while a step can be trusted.
     """
@@ -128,7 +146,7 @@ def _alignment(
         point = point.detach().requires_grad_()
         loss = F.cross_entropy(model(point).float(), labels, reduction="sum")
         gradients.append(torch.autograd.grad(loss, point)[0].float().flatten(1))
-    return float(F.cosine_similarity(gradients[0], gradients[1], eps=1e-30).mean())
+    return F.cosine_similarity(gradients[0], gradients[1], eps=1e-30)
 
 
 def milder(adversary: Adversary, action: str) -> Adversary:

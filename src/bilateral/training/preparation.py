@@ -4,10 +4,11 @@ import torch
 from torch import Tensor, nn
 
 from bilateral.config import Machine, Run
-from bilateral.data.batches import Batches
+from bilateral.data.batches import Batches, as_floats
 from bilateral.data.datasets import Split
 from bilateral.data.device_images import DeviceImages
-from bilateral.data.photograph_batches import PhotographBatches
+from bilateral.data.photograph_batches import Decoder, PhotographBatches
+from bilateral.data.photographs import Photographs
 from bilateral.data.subsets import balanced_subset, divided, per_class_subset
 from bilateral.errors import UserError
 from bilateral.labels import default_ratio
@@ -78,8 +79,14 @@ def guard_images(
     labels = (held_out or split).labels
     device = batches.labels.device
     numbers = torch.from_numpy(balanced_subset(labels, GUARD_IMAGES, key)).to(device)
-    source = batches if held_out is None else DeviceImages(held_out, device)
-    return source.floats(numbers), source.labels[numbers], image_keys(key, numbers)
+    keys = image_keys(key, numbers)
+    if held_out is None:
+        return batches.floats(numbers), batches.labels[numbers], keys
+    truth = torch.from_numpy(labels).to(device)[numbers]
+    if isinstance(held_out.pixels, Photographs):  # an unreadable one is replaced, as in training
+        portion = Decoder(held_out.pixels, labels, None)[numbers.tolist()]
+        return as_floats(portion.pixels.to(device)), truth, keys
+    return DeviceImages(held_out, device).floats(numbers), truth, keys
 
 
 def low_ratio(run: Run, classes: int) -> str | None:

@@ -140,7 +140,7 @@ class Trainer:
                 self.folder.cut_log(self.step // self.batches.steps)
             if self.machine.tensorboard:
                 self.tracking = Tracking(self.folder.path, self.step)
-        self.unreadable = set(map(str, self.folder.last_record().get("unreadable", ())))
+        self.unreadable = set(map(str, self._last_record().get("unreadable", ())))
         self._since = time.monotonic()
         if self.run.guard != "watch" and self.recovery.good is None:
             self.recovery.good = copy.deepcopy(self._state())
@@ -264,8 +264,8 @@ class Trainer:
 
     def read_guard(self) -> Reading:
         """The guard's reading of the final model."""
-        run = self.engine.run
-        return read(self.final_model, *self._guarded, run, self.bfloat16)
+        size = self.batches.batch_size // (self.processes.world * self.machine.accumulate)
+        return read(self.final_model, *self._guarded, self.engine.run, self.bfloat16, size)
 
     def _collapsed(self, reading: Reading) -> bool:
         """Whether the training attack has stopped to teach; all processes agree."""
@@ -279,7 +279,7 @@ class Trainer:
         if self.run.guard == "watch" or self.step % self.batches.steps % quarter:
             return True
         record = self._record(epoch, time.monotonic() - started, first_step)
-        last = self.processes.gather(self.folder.last_record())[0]
+        last = self._last_record()
         if not leaps(record["adversarial_accuracy"], last):
             return True
         reading = self.read_guard()
@@ -288,9 +288,14 @@ class Trainer:
         self._go_back(reading, {**record, "check": reading.check, "guard": reading.guard})
         return False
 
+    def _last_record(self) -> dict[str, Any]:
+        """The last epoch in the log, which the first process alone reads."""
+        own = self.folder.last_record() if self.processes.first else {}
+        return dict(self.processes.gather(own)[0])
+
     def _tell_collapse(self, reading: Reading, record: dict[str, Any]) -> None:
         """Say once that a run which is only watched has collapsed."""
-        if not self.folder.last_record().get("guard", {}).get("collapsed"):
+        if not (self._last_record().get("guard") or {}).get("collapsed"):
             event = f"{reading.describe(record['epoch'])}; guard = watch changes nothing"
             self.recovery.event = event
             self.progress.note(event)

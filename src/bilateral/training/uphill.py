@@ -13,9 +13,9 @@ def uphill(model: nn.Module, share: float) -> Iterator[None]:
 
     Each weight moves by the same share of its length. Batch norm's scales and shifts stay.
     """
-    moved: list[Tensor] = [weight for weight in model.parameters() if weight.dim() > 1]
-    slopes = [weight.grad for weight in moved if weight.grad is not None]
-    assert len(slopes) == len(moved), "every weight takes part in the loss"
+    weights = [weight for weight in model.parameters() if weight.dim() > 1]
+    moved: list[Tensor] = [weight for weight in weights if weight.grad is not None]
+    slopes = [weight.grad for weight in weights if weight.grad is not None]
     with torch.no_grad():
         lengths = torch._foreach_norm(moved)
         steepness = torch._foreach_norm(slopes)
@@ -25,6 +25,8 @@ def uphill(model: nn.Module, share: float) -> Iterator[None]:
         torch._foreach_add_(moved, shifts)
     for parameter in model.parameters():
         parameter.grad = None
-    yield
-    with torch.no_grad():
-        torch._foreach_sub_(moved, shifts)
+    try:
+        yield
+    finally:
+        with torch.no_grad():
+            torch._foreach_sub_(moved, shifts)
