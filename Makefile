@@ -11,10 +11,11 @@ demo: $(VENV)/installed
 	$(BIN)/bilateral demo
 
 test: lint
-	$(BIN)/python -m pytest -n 2 --dist loadfile --ignore tests/faults --ignore tests/fuzz
+	$(BIN)/python -m pytest -n 2 --dist loadfile -m "not kills" --ignore tests/faults --ignore tests/fuzz
 
 faults: $(VENV)/installed-dev
 	$(BIN)/python -m pytest -n 2 tests/faults
+	$(BIN)/python -m pytest -n 2 -m kills --ignore tests/faults --ignore tests/fuzz
 
 # The same campaign for half an hour, by another schedule every time; the seed is printed.
 soak: export BILATERAL_SOAK_SECONDS ?= 1800

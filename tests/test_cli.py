@@ -106,6 +106,7 @@ def test_a_config_in_place_of_a_name_repeats_the_run(trained, tmp_path):
     assert again.read_bytes() == (trained / "model.safetensors").read_bytes()
 
 
+@pytest.mark.kills
 def test_sigkill_at_any_moment_costs_nothing_but_time(trained, tmp_path):
     """Killed again and again and started by the same command: the same weights, bit for bit."""
     command = [sys.executable, "-m", "bilateral", *TRAIN, "--out", str(tmp_path)]

@@ -4,7 +4,6 @@ import copy
 
 import pytest
 import torch
-from pydantic import ValidationError
 
 import bilateral
 from bilateral.attacks.untouched import untouched
@@ -94,5 +93,5 @@ def test_works_under_no_grad(linear, batch):
     [{"epsilon": 8}, {"ratio": 0.5}, {"steps": -1}, {"epsilon": 0}, {"targt": "none"}],
 )
 def test_bad_settings_are_refused(fields):
-    with pytest.raises(ValidationError):
+    with pytest.raises(UserError):
         bilateral.BilateralAdversary(**fields)

@@ -74,8 +74,8 @@ def test_what_is_done_is_not_done_again(swept, capsys):
     assert main(words) == 0
     assert before == {path: path.stat().st_mtime_ns for path in swept.rglob("*.safetensors")}
     shown = capsys.readouterr()
-    assert "pgd10 (%)" in shown.out and "target-none/seed0" in shown.out
-    assert "2 runs, judged on 100 held-out training images" in shown.err
+    assert "pgd10 at 40/255 (%)" in shown.out and "target-none/seed0" in shown.out
+    assert "runs: 2, judged by pgd10 at 40/255 on 100 images held out of training" in shown.err
 
 
 def test_a_spent_budget_starts_nothing_and_says_so(tmp_path, capsys):
@@ -87,6 +87,7 @@ def test_a_spent_budget_starts_nothing_and_says_so(tmp_path, capsys):
     assert {trial["status"] for trial in trials(tmp_path)} == {"not started"}
 
 
+@pytest.mark.kills
 def test_a_killed_sweep_goes_on_to_the_same_end(swept, tmp_path):
     (tmp_path / "small.toml").write_text(SMALL)
     words = [sys.executable, "-m", "bilateral", "sweep", "small.toml", "--out", "out", "--quiet"]
@@ -134,8 +135,11 @@ def test_the_grid_the_list_and_the_seeds_are_multiplied():
     [
         ("recipe = 3", "recipe: Input should be a valid string"),
         ("recipe = 'digits-r-mc-la'\nnonsense = 1", "nonsense: Extra inputs"),
-        ("recipe = 'digits-r-mc-la'\n[fields]\nepoch = 3", "there is no field 'epoch'"),
-        ("recipe = 'digits-r-mc-la'\n[grid]\n'data.name.x' = [3]", "no field 'data.name.x'"),
+        (
+            "recipe = 'digits-r-mc-la'\n[fields]\nepoch = 3",
+            "unknown field 'epoch'; nearest: epochs",
+        ),
+        ("recipe = 'digits-r-mc-la'\n[grid]\n'data.name.x' = [3]", "unknown field 'data.name.x'"),
         ("recipe = 'digits-r-mc-la'\n[fields]\nepochs = 0", "epochs: Input should be greater"),
         ("recipe = 'cifar10-rmc'", "unknown recipe 'cifar10-rmc'"),
         ("recipe = 'digits-r-mc-la'\nattacks = 'pgdx'", "unknown attack 'pgdx'"),

@@ -96,8 +96,8 @@ COMMANDS = {
     "reproduce": "a table of the paper, trained, measured and printed beside the paper's figures",
     "export": "the trained model for use elsewhere, and its model card",
     "sweep": "a list or grid of configurations under a time budget, ranked on held-out images",
-    "bench": "time attacks beside the peers'",
-    "list": "recipes, models, datasets, attacks",
+    "bench": "how fast training and attacks are here, beside the machine's limit and the peers'",
+    "list": "recipes, models, datasets, attacks, tables",
     "data": "list, fetch and check data sets",
 }
 """Each is a module of `bilateral.commands`."""

@@ -14,7 +14,7 @@ from typing import Annotated, Any, Literal, Self
 import tyro
 from pydantic import BaseModel, BeforeValidator, ConfigDict, Field, ValidationError, model_validator
 
-from bilateral.errors import UserError
+from bilateral.errors import UserError, unknown
 
 
 def parse_fraction(text: object) -> object:
@@ -89,7 +89,8 @@ class Settings(BaseModel):
             for part in parts:
                 place = place.get(part) if isinstance(place, dict) else None
             if not isinstance(place, dict) or name not in place:
-                raise UserError(f"there is no field '{path}'")
+                known = place if isinstance(place, dict) else values
+                raise unknown("field", path, [".".join([*parts, one]) for one in known])
             place[name] = value
         return type(self).model_validate(values)
 

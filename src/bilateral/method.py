@@ -11,12 +11,14 @@ closed-form adversarial label at the clean image. Both read the network in eval 
 from typing import Any
 
 import torch
+from pydantic import ValidationError
 from torch import Tensor, nn
 
 from bilateral.attacks.ball import check_images
 from bilateral.attacks.gradient import gradient_attack
 from bilateral.attacks.untouched import untouched
-from bilateral.config import Adversary, Labels
+from bilateral.config import Adversary, Labels, first_complaint
+from bilateral.errors import UserError
 from bilateral.labels import soft_cross_entropy, soft_labels
 
 __all__ = ["BilateralAdversary", "perturb", "soft_cross_entropy"]
@@ -70,14 +72,18 @@ class BilateralAdversary:
 
     Keyword arguments are fields of `Adversary` or `Labels` (`ratio=9`, `target="none"`,
     `reference="start"`, `batch_norm="train"`, ...). The model's mode, gradients and statistics
-    are left as they were; noise follows `torch.manual_seed`.
+    are left as they were; noise follows `torch.manual_seed`. That images lie in [0, 1] is checked
+    on the first call alone.
     """
 
     def __init__(self, epsilon: float = 8 / 255, **fields: Any) -> None:
         label_fields = {name: fields.pop(name) for name in list(fields) if name in _LABEL_FIELDS}
         defaults = {"step_size": epsilon, "target": "most-confusing"}
-        self.adversary = Adversary.model_validate({**defaults, **fields, "epsilon": epsilon})
-        self.labels = Labels.model_validate(label_fields)
+        try:
+            self.adversary = Adversary.model_validate({**defaults, **fields, "epsilon": epsilon})
+            self.labels = Labels.model_validate(label_fields)
+        except ValidationError as error:
+            raise UserError(first_complaint(error)) from None
         self._checked = False
 
     def __repr__(self) -> str:

@@ -44,7 +44,8 @@ def test_ours_and_the_peers_agree(target, tmp_path):
             assert row["mean_distance"] == pytest.approx(row["peer_mean_distance"], rel=0.02)
             assert row["peer_accuracy"] is None
         else:
-            assert abs(row["accuracy"] - row["peer_accuracy"]) <= 0.05
+            # Two of forty images: the peer's random starts are not ours.
+            assert abs(row["accuracy"] - row["peer_accuracy"]) < 2.5 / 40
     assert result["attacks"]["apgd"]["peer"] == "pyautoattack"
     assert not list(tmp_path.iterdir())  # nothing is written
 

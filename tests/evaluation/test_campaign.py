@@ -275,6 +275,7 @@ def test_a_corrupt_photograph_is_one_line_and_exit_2(photographs, monkeypatch, c
     assert "14.jpg is not a readable image" in said.err and said.err.count("\n") == 1
 
 
+@pytest.mark.kills
 def test_a_killed_evaluation_goes_on_with_the_same_flags(digits_run, tmp_path):
     """SIGKILL during autoattack; the same command gives an uninterrupted run's flags."""
     words = ["--attacks", "autoattack", "--images", "12", "--batch-size", "4", "--json", "--quiet"]

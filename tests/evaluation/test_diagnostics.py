@@ -430,8 +430,12 @@ def test_the_command_writes_what_it_prints(tmp_path, monkeypatch, capsys):
     assert main(["diagnose", *words, "--effort.step-counts", "1"]) == 0
     table, told = capsys.readouterr().out.split("\n\n")
     head, *rows = table.splitlines()
-    assert head.split() == ["check", "reading", "limit", "raised"]
+    assert head.split() == ["check", "reading", "raised", "if", "raised"]
+    for row, check in zip(rows, CHECKS.values(), strict=True):
+        assert (" below " if check.below else " above ") in row
     assert [row.split()[0] for row in rows] == list(CHECKS)
-    assert told.splitlines()[0] == f"verdict: {found['verdict']}"
+    few = f" (of {found['images']} images: too few to clear it)"
+    few = few if found["verdict"] == "holds" and found["images"] < 100 else ""
+    assert told.splitlines()[0] == f"verdict: {found['verdict']}{few}"
     assert main(["diagnose", *words[:3], "--epsilon", "8"]) == 2
     assert "did you mean 8/255?" in capsys.readouterr().err

@@ -79,6 +79,7 @@ def test_doing_it_again_trains_and_attacks_nothing(everything):
     assert not changed
 
 
+@pytest.mark.kills
 def test_a_killed_call_goes_on_to_the_same_figures(everything, tmp_path):
     words = [sys.executable, "-m", "bilateral", "reproduce", "random-start", "--quick"]
     for moment in (1, 4):

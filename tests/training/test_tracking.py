@@ -41,6 +41,6 @@ def test_without_tensorboard_nothing_is_started(tmp_path, monkeypatch):
     monkeypatch.setitem(sys.modules, "torch.utils.tensorboard", None)
     folder = RunFolder(tmp_path / "run")
     quiet, split = TrainingProgress(quiet=True), load("digits", "train")
-    with pytest.raises(UserError, match=r"pip install 'bilateral\[tensorboard\]'"):
+    with pytest.raises(UserError, match=r"pip install tensorboard"):
         train(RUN, folder, split, torch.device("cpu"), quiet, Machine(tensorboard=True))
     assert not folder.path.exists()

@@ -8,7 +8,7 @@ import tyro
 
 from bilateral.arguments import budget, call
 from bilateral.commands.printing import print_json
-from bilateral.config import fraction_text
+from bilateral.config import config_digest, fraction_text
 from bilateral.errors import UserError
 from bilateral.evaluation.comparison import budgets_of, compare
 from bilateral.runs import RunFolder
@@ -48,7 +48,10 @@ def compare_runs(
     size = budget("--epsilon", epsilon)
     known = budgets_of(RunFolder(Path(runs[0])), attack)
     if size is None and not known:
-        raise UserError(f"{runs[0]} has no flags of {attack}: run bilateral evaluate first")
+        raise UserError(
+            f"{runs[0]} has no flags of {attack}: run bilateral evaluate {runs[0]} "
+            f"--attacks {attack} first, or choose another --attack"
+        )
     if size is None and len(known) > 1:
         raise UserError(f"{runs[0]} has {attack} at {', '.join(known)}: give --epsilon")
     result = compare(runs, attack, fraction_text(size) if size else known[0])
@@ -58,4 +61,14 @@ def compare_runs(
     spread = f" +- {100 * result.spread:.1f}" if result.spread is not None else ""
     print(f"{result.attack} at {result.epsilon_text}, {result.images} images in common")
     print(render(paired_table(result), format))
-    print(f"mean {100 * result.mean_accuracy:.1f}{spread} over {len(result.runs)} runs")
+    if _one_recipe(runs):
+        print(f"mean {100 * result.mean_accuracy:.1f}{spread} over {len(result.runs)} runs")
+
+
+def _one_recipe(runs: Sequence[str]) -> bool:
+    """Whether runs differ in their seed alone, so that their mean says something."""
+    try:
+        found = {config_digest(RunFolder(Path(run)).read_run().with_fields(seed=0)) for run in runs}
+    except UserError:  # evaluations of somebody's own model have no configuration
+        return False
+    return len(found) == 1

@@ -12,7 +12,7 @@ from bilateral.commands.report import write_report
 from bilateral.commands.train import train_run
 from bilateral.evaluation.diagnosis import Effort
 from bilateral.paper.recipes import recipe_named
-from bilateral.tables import comparison_table, render
+from bilateral.tables import comparison_table, percent, render
 
 EFFORT = Effort(apgd_steps=20, queries=300, restarts=3, binarization_images=10)
 """Of the checks: enough for a page to look at within the demo's minute."""
@@ -34,7 +34,7 @@ def command(words: Sequence[str]) -> None:
             quiet: no progress.
             json: print both evaluations as JSON.
         """
-        entries, folders = {}, []
+        entries, diagnosed, folders = {}, {}, []
         for name in ("digits-undefended", "digits-r-mc-la"):
             run = recipe_named(name)
             trained = train_run(run, Path(out) / name, device, quiet)
@@ -42,7 +42,7 @@ def command(words: Sequence[str]) -> None:
                 trained["folder"], attacks="fgsm,pgd20,pgd20-cw", device=device, quiet=quiet
             )
             entries[name] = evaluate_run(options)
-            diagnose_target(
+            diagnosed[name] = diagnose_target(
                 DiagnoseOptions(
                     trained["folder"], images=200, device=device, quiet=quiet, effort=EFFORT
                 )
@@ -53,6 +53,11 @@ def command(words: Sequence[str]) -> None:
             print_json({name: entry.model_dump(mode="json") for name, entry in entries.items()})
             return
         print(render(comparison_table(entries), "text"))
+        print()
+        for name, found in diagnosed.items():
+            apgd = percent(found.accuracies["apgd"])
+            print(f"{name}: APGD, a stronger attack, leaves {apgd} % of {found.images} images;")
+            print(f"  verdict on the figures above: {found.verdict}")
         print(f"\nlook at {page} in a browser; both runs are beside it")
         print("next: bilateral train cifar10-r-mc-la --help")
 

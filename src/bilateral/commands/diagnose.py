@@ -13,6 +13,9 @@ from bilateral.runs import RunFolder
 from bilateral.storage import write_json, writing_to
 from bilateral.tables import Format, Table, render
 
+FEW = 100
+"""Images below which nothing raised is no acquittal."""
+
 
 @dataclass(frozen=True)
 class Options:
@@ -25,8 +28,8 @@ class Options:
     """as for `bilateral evaluate`"""
     sources: tuple[str, ...] = ()
     """run folders or file.py:function whose adversarial images are tried too"""
-    images: int = 200
-    """a seeded, class-balanced subset of so many test images"""
+    images: int | None = None
+    """a seeded, class-balanced subset of so many test images; 200, or all where there are fewer"""
     epsilon: str | None = None
     """L-inf budget; 8/255 by default, 40/255 on the digits"""
     data: str | None = None
@@ -55,7 +58,8 @@ def command(words: Sequence[str]) -> None:
         print_json(result.model_dump(mode="json", by_alias=True))
         return
     print(render(readings_table(result), options.format))
-    print(f"\nverdict: {result.verdict}")
+    few = f" (of {result.images} images: too few to clear it)" if result.images < FEW else ""
+    print(f"\nverdict: {result.verdict}{few if result.verdict == 'holds' else ''}")
     for reason in result.reasons:
         print(f"  {reason}")
 
@@ -79,7 +83,8 @@ def diagnose_target(options: Options) -> Diagnosis:
         find_target(source, data, options.image_size, None, place).model
         for source in options.sources
     ]
-    campaign = Campaign(found, epsilon or found.epsilon, options.images, place)
+    images = min(200, len(found.split.labels)) if options.images is None else options.images
+    campaign = Campaign(found, epsilon or found.epsilon, images, place)
     numbers = campaign.chosen()
     with writing_to(found.folder.path):
         result = diagnose(
@@ -104,12 +109,14 @@ def write(folder: RunFolder, result: Diagnosis) -> None:
 
 def readings_table(result: Diagnosis) -> Table:
     """Every check: reading, limit, and whether it was raised."""
-    head = ["check", "reading", "limit", "raised"]
+    from bilateral.evaluation.checks import CHECKS
+
+    head = ["check", "reading", "raised if", "raised"]
     return head, [
         [
             reading.name,
             "not made" if reading.value is None else f"{reading.value:.4g}",
-            f"{reading.limit:.4g}",
+            f"{'below' if CHECKS[reading.name].below else 'above'} {reading.limit:.4g}",
             reading.severity if reading.raised else "unsure: more images" if reading.unsure else "",
         ]
         for reading in result.readings

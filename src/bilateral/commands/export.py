@@ -31,7 +31,7 @@ class Options:
     """a run folder"""
     format: str = "safetensors"
     """safetensors: weights and model.py; torch: a torch.export program, model.pt2; onnx: model.onnx
-    (needs bilateral[onnx])"""
+    (needs onnx, onnxruntime, onnxscript)"""
     out: str | None = None
     """where the files go; <RUN>/export/ by default"""
     quiet: bool = False

@@ -179,14 +179,17 @@ def reproduce(
         else:
             found[table.name] = work.table(table)
         shown = side_by_side(TABLES[table.name], found[table.name], choices)
-        text = f"# {table.title}\n\n{render(shown, 'markdown')}\n"
+        title = f"{table.title} ({table.where})"
+        if options.quick:
+            title = f"a try of the path on the digits, not {table.where}: no figure is of its data"
+        text = f"# {title}\n\n{render(shown, 'markdown')}\n"
         drawing = work.drawing(table, found[table.name])
         with work.writing():
             write_atomic(results / f"{table.name}.md", text.encode())
             if drawing is not None:
                 write_atomic(results / f"{table.name}.svg", drawing)
         if not options.json:
-            print(f"{table.name}: {table.title} ({table.where})")
+            print(f"{table.name}: {title}")
             print(render(shown, options.format) + "\n", flush=True)
     return found
 

@@ -15,7 +15,8 @@ from bilateral.arguments import budget, parse
 from bilateral.attacks.table import attack_names
 from bilateral.commands.printing import print_json
 from bilateral.commands.train import absolute, with_consequences
-from bilateral.config import Machine, Positive, Run, first_complaint
+from bilateral.config import Machine, Positive, Run, first_complaint, fraction_text
+from bilateral.data.datasets import DATASETS
 from bilateral.errors import UserError
 from bilateral.paper.recipes import recipe_named
 from bilateral.reading import parse_json, read_plain
@@ -68,8 +69,8 @@ class Plan(BaseModel):
     runs: list[dict[str, Any]] = [{}]
     seeds: list[Annotated[int, Field(ge=0, lt=2**31)]] = [0]
     attacks: str = "apgd"
-    epsilon: str | float = "8/255"
-    held_out: Positive = 1000
+    epsilon: str | float | None = None
+    held_out: Positive | None = None
     minutes: float = 60.0
 
 
@@ -78,12 +79,15 @@ def command(words: Sequence[str]) -> None:
     options = parse(Options, words, "bilateral sweep")
     plan = read_plan(Path(options.file))
     attack_names(plan.attacks)
-    epsilon = budget("epsilon", str(plan.epsilon))
-    assert epsilon is not None
     runs = dict(runs_of(plan))
+    digits = all(run.data.name == "digits" for run, _ in runs.values())
+    asked = None if plan.epsilon is None else budget("epsilon", str(plan.epsilon))
+    epsilon = asked or (40 / 255 if digits else 8 / 255)
     if options.plan:
-        for name in runs:
-            print(name)
+        if options.json:
+            print_json(list(runs))
+        else:
+            print("\n".join(runs))
         return
     from rich.console import Console
 
@@ -91,7 +95,9 @@ def command(words: Sequence[str]) -> None:
     from bilateral.sweeps import Judging, Sweep
 
     console = Console(stderr=True, quiet=options.quiet, highlight=False, soft_wrap=True)
-    console.print(f"{len(runs)} runs, judged on {plan.held_out:,} held-out training images")
+    counts = sorted({f"{run.data.held_out:,}" for run, _ in runs.values()})
+    judged = f"{plan.attacks} at {fraction_text(epsilon)} on {' or '.join(counts)} images"
+    console.print(f"runs: {len(runs)}, judged by {judged} held out of training")
     minutes = plan.minutes if options.minutes is None else options.minutes
     sweep = Sweep(
         runs,
@@ -106,9 +112,10 @@ def command(words: Sequence[str]) -> None:
     if options.json:
         print_json([vars(trial) for trial in trials])
         return
-    print(render(ranking(trials, plan.attacks), options.format))
+    title = f"{plan.attacks} at {fraction_text(epsilon)}"
+    print(render(ranking(trials, title), options.format))
     if len(plan.seeds) > 1:
-        print("\n" + render(means(trials, plan.attacks), options.format))
+        print("\n" + render(means(trials, title), options.format))
 
 
 def read_plan(path: Path) -> Plan:
@@ -121,7 +128,8 @@ def read_plan(path: Path) -> Plan:
             return Plan.model_validate(parse_json(content, str(path)))
         return Plan.model_validate(tomllib.loads(content.decode()))
     except ValidationError as error:
-        raise UserError(f"{path}: {first_complaint(error)}") from None
+        fields = ", ".join(Plan.model_fields)
+        raise UserError(f"{path}: {first_complaint(error)} (there are: {fields})") from None
     except (ValueError, RecursionError) as error:
         raise UserError(f"{path} cannot be read: {error}") from None
 
@@ -129,7 +137,7 @@ def read_plan(path: Path) -> Plan:
 def runs_of(plan: Plan) -> Iterator[tuple[str, tuple[Run, Values]]]:
     """Every run of a sweep by its name, with the fields that are its own."""
     base = changed(recipe_named(plan.recipe), plan.fields)
-    held_out = base.data.held_out or plan.held_out
+    held_out = plan.held_out or base.data.held_out or _usual_part(base)
     base = base.with_paths({"data.held_out": held_out})
     seen: set[str] = set()
     for values in product(*plan.grid.values()):
@@ -149,6 +157,15 @@ def runs_of(plan: Plan) -> Iterator[tuple[str, tuple[Run, Values]]]:
                 if not run.data.held_out:
                     raise UserError(f"{name}: data.held_out must be 1 or more, to judge by")
                 yield f"{name}/seed{seed}", (absolute(run), own)
+
+
+def _usual_part(run: Run) -> int:
+    """How many images a sweep holds out: a thousand, or a tenth of a small data set."""
+    entry = DATASETS.get(run.data.name)
+    count = entry.counts["train"] if entry else 1000
+    if run.data.images_per_class is not None and entry:
+        count = run.data.images_per_class * len(entry.classes)
+    return min(1000, max(1, count // 10))
 
 
 def changed(run: Run, fields: Values) -> Run:

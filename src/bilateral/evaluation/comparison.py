@@ -53,7 +53,8 @@ def flags_of(folder: RunFolder, attack: str, epsilon_text: str) -> AttackFile:
     if not path.exists():
         raise UserError(
             f"{folder.path} has no flags of {attack} at {epsilon_text}: "
-            f"run bilateral evaluate {folder.path} --attacks {attack} first"
+            f"run bilateral evaluate {folder.path} --attacks {attack} "
+            f"--epsilon {epsilon_text} first"
         )
     return read_record(path, AttackFile)
 

@@ -1,6 +1,6 @@
 """The same attacks by other people's code, for comparison: pyautoattack and foolbox.
 
-Neither is needed to evaluate; `pip install bilateral[peers]` brings both.
+Neither is needed to evaluate; the extra `peers` brings both.
 """
 
 import time

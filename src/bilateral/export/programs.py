@@ -71,7 +71,7 @@ def require_onnx() -> None:
     missing = [name for name in ONNX_PACKAGES if importlib.util.find_spec(name) is None]
     if missing:
         raise UserError(
-            f"--format onnx needs {', '.join(missing)}; install: pip install 'bilateral[onnx]'"
+            f"--format onnx needs {', '.join(missing)}: pip install {' '.join(missing)}"
         )
 
 

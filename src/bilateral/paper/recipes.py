@@ -153,6 +153,10 @@ def _table() -> dict[str, Recipe]:
             _DIGITS.with_fields(method="undefended", labels=ONE_HOT),
         ),
         "digits-r-mc-la": Recipe("the paper's method on the digits, 40/255", _DIGITS),
+        "digits-madry": Recipe(
+            "PGD adversarial training on the digits, 7 steps of 10 at 40/255",
+            _DIGITS.with_fields(adversary=multi_step(7, 10, 40), labels=ONE_HOT),
+        ),
     }
     for name, (summary, method, adversary, labels) in _CIFAR10.items():
         recipes[f"cifar10-{name}"] = Recipe(

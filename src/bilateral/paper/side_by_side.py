@@ -17,7 +17,7 @@ def side_by_side(table: PaperTable, rows: Sequence[Measured], choices: Choices) 
     A row of the paper that was not measured shows the printed figures alone, in brackets.
     """
     columns = columns_of(table, choices)
-    head = ["model", "network", "epochs", "seeds", *(_title(column) for column in columns)]
+    head = ["model", "network", "epochs", "seed", *(_title(column) for column in columns)]
     lines = []
     for row in table.rows:
         found = [one for one in rows if one.get("title") == row.title]

@@ -11,9 +11,7 @@ def require_tensorboard() -> Any:
     try:
         from torch.utils.tensorboard import SummaryWriter
     except ImportError:
-        raise UserError(
-            "tensorboard is not installed: pip install 'bilateral[tensorboard]'"
-        ) from None
+        raise UserError("tensorboard is not installed: pip install tensorboard") from None
     return SummaryWriter
 
 
