@@ -40,7 +40,7 @@ def test_in_brief_there_are_measured_rows_and_filled_columns_alone():
     budget = {**ROW, "title": "R-MC-LA (eps 8)"}
     lines = brief(results(cifar10=[ROW], budget=[budget])).splitlines()
     assert lines[0] == (
-        "| model | network | epochs | seeds | clean | CE20 | AutoAttack (n = 1,000) |"
+        "| model | network | epochs | seed | clean | CE20 | AutoAttack (n = 1,000) |"
     )
     assert lines[2] == (
         "| R-MC-LA | wrn-28-10 | 100 | 0 | 90.5 (90.7, -0.2) | 54.7 (55.3, -0.6) | 36.4 |"
