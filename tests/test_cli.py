@@ -1,7 +1,6 @@
 """The commands through the real entry point: exit code, files, message."""
 
 import json
-import os
 import signal
 import subprocess
 import sys
@@ -10,19 +9,9 @@ from pathlib import Path
 
 import pytest
 
+from entry_point import bilateral
+
 TRAIN = ["train", "digits-r-mc-la", "--epochs", "4", "--check-epochs", "2", "--quiet"]
-
-
-def bilateral(*words, cwd=None, **environment):
-    return subprocess.run(
-        [sys.executable, "-m", "bilateral", *map(str, words)],
-        cwd=cwd,
-        env={**os.environ, **environment},
-        capture_output=True,
-        text=True,
-        check=False,
-        timeout=200,
-    )
 
 
 @pytest.fixture(scope="module")

@@ -26,6 +26,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
     words = list(sys.argv[1:] if arguments is None else arguments)
     # Pillow warns of odd pictures that are then refused, or read, in a word of our own.
     warnings.filterwarnings("ignore", module="PIL")
+    warnings.formatwarning = lambda message, *_, **__: f"bilateral: warning: {message}\n"
     try:
         with _terminable():
             return _run(words)

@@ -68,6 +68,11 @@ Switch = Literal["auto", "on", "off"]
 Target = Literal["none", "most-confusing", "least-likely", "random", "nearest"]
 
 
+def usual_budget(data: str) -> float:
+    """The L-inf budget that a data set is usually attacked with."""
+    return 40 / 255 if data == "digits" else 8 / 255
+
+
 class Settings(BaseModel):
     """A frozen value: unknown fields are refused, NaN and infinity too."""
 
@@ -89,8 +94,7 @@ class Settings(BaseModel):
             for part in parts:
                 place = place.get(part) if isinstance(place, dict) else None
             if not isinstance(place, dict) or name not in place:
-                known = place if isinstance(place, dict) else values
-                raise unknown("field", path, [".".join([*parts, one]) for one in known])
+                raise unknown("field", path, flat(values))
             place[name] = value
         return type(self).model_validate(values)
 
@@ -343,18 +347,19 @@ def first_complaint(error: ValidationError, prefix: str = "") -> str:
     return f"{field}: {message}" if field else message
 
 
+def flat(value: Any, path: str = "") -> dict[str, Any]:
+    """The values of nested settings by their dotted paths."""
+    if not isinstance(value, dict):
+        return {path: value}
+    return {
+        key: leaf
+        for name, inner in value.items()
+        for key, leaf in flat(inner, f"{path}.{name}" if path else name).items()
+    }
+
+
 def differences(one: Settings, other: Settings) -> list[str]:
     """The fields in which two values differ, as `field: one -> other`."""
-
-    def flat(value: Any, path: str = "") -> dict[str, Any]:
-        if not isinstance(value, dict):
-            return {path: value}
-        return {
-            key: leaf
-            for name, inner in value.items()
-            for key, leaf in flat(inner, f"{path}.{name}" if path else name).items()
-        }
-
     before, after = flat(one.model_dump()), flat(other.model_dump())
     return [
         f"{key}: {before.get(key)} -> {after.get(key)}"

@@ -13,7 +13,7 @@ from typing import Any
 import torch
 
 from bilateral.config import Machine, Run, config_digest
-from bilateral.data.datasets import Split, load
+from bilateral.data.datasets import Split, load_training
 from bilateral.data.device_images import DeviceImages
 from bilateral.errors import TrainingError, UserError
 from bilateral.evaluation.robustness import evaluate
@@ -173,8 +173,7 @@ class Sweep:
 
     def _try(self, trial: Trial, run: Run) -> None:
         folder = RunFolder(self.out / trial.name)
-        size, seed, streamed = run.image_size, run.seed, run.data.streamed
-        split = load(run.data.name, "train", image_size=size, seed=seed, streamed=streamed)
+        split = load_training(run)
         limit_threads(self.device, split.image_values)
         others = [self.trials[name] for name, (other, _) in self.runs.items() if alike(other, run)]
         try:

@@ -5,6 +5,8 @@ import torch
 from pydantic import ValidationError
 
 from bilateral.attacks.gradient import gradient_attack
+from bilateral.attacks.perform import perform
+from bilateral.attacks.settings import OwnAttack
 from bilateral.config import Adversary, GradientAttack
 from bilateral.randomness import image_keys
 
@@ -68,3 +70,17 @@ def test_a_guided_step_follows_the_change_of_the_prediction(linear, batch):
 
     small = {"epsilon": EPSILON, "step_size": EPSILON}
     assert moved(Adversary(**small, guide=1e4)) > moved(Adversary(**small))
+
+
+def test_somebodys_attack_that_leaves_the_ball_is_told_of(linear, batch, tmp_path):
+    """Its images do not count, and a figure untouched by it must not look like robustness."""
+    (tmp_path / "far.py").write_text(
+        "def far(model, images, labels, epsilon):\n    return images + 2 * epsilon\n"
+        "def near(model, images, labels, epsilon):\n    return images.clone()\n"
+    )
+    images, labels = batch
+    keys = image_keys(0, torch.arange(len(images)))
+    far, near = (OwnAttack(target=f"{tmp_path}/far.py:{name}") for name in ("far", "near"))
+    with pytest.warns(UserWarning, match=r"far: 16 of 16 images lie outside the ball of 8/255"):
+        perform(linear, images, labels, far, keys)
+    perform(linear, images, labels, near, keys)

@@ -4,8 +4,6 @@ import io
 import json
 import os
 import signal
-import subprocess
-import sys
 import time
 from dataclasses import replace
 
@@ -20,21 +18,9 @@ from bilateral.paper.jobs import machine_words, run_together
 from bilateral.paper.plan import Choices, all_runs, shared_runs
 from bilateral.paper.reproduce import Reproduction
 from bilateral.paper.tables import TABLES
+from entry_point import bilateral
 
 CPU = torch.device("cpu")
-ENVIRONMENT = {**os.environ, "OMP_NUM_THREADS": "1"}
-
-
-def bilateral(*words, cwd):
-    return subprocess.run(
-        [sys.executable, "-m", "bilateral", *words],
-        cwd=cwd,
-        env=ENVIRONMENT,
-        capture_output=True,
-        text=True,
-        check=False,
-        timeout=200,
-    )
 
 
 @pytest.fixture(scope="module")

@@ -18,21 +18,18 @@ from bilateral.paper.plan import Choices
 from bilateral.paper.reproduce import Reproduction, printed, read_rows
 from bilateral.paper.side_by_side import side_by_side
 from bilateral.paper.tables import TABLES
+from entry_point import bilateral
 
 ENVIRONMENT = {**os.environ, "OMP_NUM_THREADS": "1"}
 CPU = torch.device("cpu")
 
 
-def bilateral(*words, cwd):
-    return subprocess.run(
-        [sys.executable, "-m", "bilateral", *words],
-        cwd=cwd,
-        env={**ENVIRONMENT, "BILATERAL_DATA": str(cwd / "data")},
-        capture_output=True,
-        text=True,
-        check=False,
-        timeout=250,
-    )
+@pytest.fixture(scope="module", autouse=True)
+def no_data(tmp_path_factory):
+    """Nothing is on disk but the digits, whatever the developer has fetched."""
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setenv("BILATERAL_DATA", str(tmp_path_factory.mktemp("data")))
+        yield
 
 
 @pytest.fixture(scope="module")

@@ -1,7 +1,6 @@
 """`bilateral report` through the real entry point: exit code, file, message; and the wheel."""
 
 import json
-import os
 import subprocess
 import sys
 import zipfile
@@ -10,20 +9,10 @@ from pathlib import Path
 import pytest
 from run_folders import make_run, transfer
 
+from entry_point import bilateral
+
 ROOT = Path(__file__).parents[2]
 PACKAGED = ("page.html.j2", "page.js", "style.css")
-
-
-def bilateral(*words, cwd=None):
-    return subprocess.run(
-        [sys.executable, "-m", "bilateral", *map(str, words)],
-        cwd=cwd,
-        env=dict(os.environ),
-        capture_output=True,
-        text=True,
-        check=False,
-        timeout=200,
-    )
 
 
 @pytest.fixture

@@ -21,9 +21,9 @@ from bilateral.paper.recipes import recipe_named
 from bilateral.randomness import image_keys
 from bilateral.runs import RunFolder
 from bilateral.runtime import StopRequest
-from bilateral.training.guard import GUARD_IMAGES, Reading, leaps, milder, read
+from bilateral.training.guard import GUARD_IMAGES, RECOVERIES, Reading, leaps, milder, read
 from bilateral.training.progress import TrainingProgress
-from bilateral.training.trainer import RECOVERIES, Trainer, train
+from bilateral.training.trainer import Trainer, train
 
 CPU = torch.device("cpu")
 QUIET = TrainingProgress(quiet=True)
@@ -189,7 +189,7 @@ def test_stopping_leaves_the_last_good_model(digits, trained, tmp_path):
     folder = RunFolder(tmp_path / "seed0")
     assert train(COLLAPSING.with_fields(guard="stop"), folder, digits, CPU, QUIET)
     log = records(folder)
-    assert len(log) < COLLAPSING.epochs and log[-1]["guard"]["collapsed"]
+    assert len(log) < COLLAPSING.epochs and log[-1]["guard"]["discarded"]
     assert "where training ends" in folder.guard_events()[0]
     good = next(record for record in reversed(log) if not record["guard"].get("collapsed"))
     _, model = trained_model(folder, CPU)

@@ -11,21 +11,11 @@ import numpy as np
 import pytest
 from PIL import Image
 
+from entry_point import bilateral
+
 ENVIRONMENT = {**os.environ, "OMP_NUM_THREADS": "1"}
 RECIPE = ["train", "imagenet-r-mc-la-resnet50", "--model", "small-cnn", "--image-size", "32"]
 RECIPE += ["--optimiser.batch-size", "16"]
-
-
-def bilateral(*words, **options):
-    return subprocess.run(
-        [sys.executable, "-m", "bilateral", *map(str, words)],
-        env=ENVIRONMENT,
-        capture_output=True,
-        text=True,
-        check=False,
-        timeout=200,
-        **options,
-    )
 
 
 @pytest.fixture

@@ -1,5 +1,6 @@
 """Settings applied to (model, images, labels): the one place that knows which function is whose."""
 
+import warnings
 from collections.abc import Callable
 from functools import cache
 from typing import Any
@@ -8,6 +9,7 @@ import torch
 from torch import Tensor, nn
 
 from bilateral.attacks.apgd import apgd
+from bilateral.attacks.ball import inside
 from bilateral.attacks.fab import fab
 from bilateral.attacks.gradient import gradient_attack
 from bilateral.attacks.minimum_norm import cw_l2, deepfool_l2
@@ -24,7 +26,7 @@ from bilateral.attacks.settings import (
 )
 from bilateral.attacks.spsa import spsa
 from bilateral.attacks.square import square
-from bilateral.config import GradientAttack
+from bilateral.config import GradientAttack, fraction_text
 from bilateral.errors import UserError
 from bilateral.models.external import load_function
 
@@ -104,6 +106,13 @@ def _own(model: nn.Module, images: Tensor, labels: Tensor, settings: OwnAttack) 
         shape = tuple(tried.shape) if isinstance(tried, Tensor) else type(tried).__name__
         raise UserError(f"{settings.target} returned {shape}, not images of {tuple(images.shape)}")
     tried = tried.detach().to(images)
+    outside = int((~inside(tried, images, settings.epsilon)).sum())
+    if outside:
+        warnings.warn(
+            f"{settings.target}: {outside} of {len(images)} images lie outside the ball of "
+            f"{fraction_text(settings.epsilon)} or of [0, 1]: they do not count as broken",
+            stacklevel=2,
+        )
     with torch.no_grad():
         fooled = model(tried).argmax(1) != labels
     return Attacked(tried, fooled, passed + len(labels), 0)

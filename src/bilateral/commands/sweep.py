@@ -15,7 +15,7 @@ from bilateral.arguments import budget, parse
 from bilateral.attacks.table import attack_names
 from bilateral.commands.printing import print_json
 from bilateral.commands.train import absolute, with_consequences
-from bilateral.config import Machine, Positive, Run, first_complaint, fraction_text
+from bilateral.config import Machine, Positive, Run, first_complaint, fraction_text, usual_budget
 from bilateral.data.datasets import DATASETS
 from bilateral.errors import UserError
 from bilateral.paper.recipes import recipe_named
@@ -80,9 +80,8 @@ def command(words: Sequence[str]) -> None:
     plan = read_plan(Path(options.file))
     attack_names(plan.attacks)
     runs = dict(runs_of(plan))
-    digits = all(run.data.name == "digits" for run, _ in runs.values())
     asked = None if plan.epsilon is None else budget("epsilon", str(plan.epsilon))
-    epsilon = asked or (40 / 255 if digits else 8 / 255)
+    epsilon = asked or usual_budget(recipe_named(plan.recipe).data.name)
     if options.plan:
         if options.json:
             print_json(list(runs))

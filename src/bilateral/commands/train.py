@@ -103,7 +103,7 @@ def train_run(
     run: Run, out: Path, device: str | None, quiet: bool, machine: Machine | None = None
 ) -> dict[str, Any]:
     """Train into `<out>/seed<k>/` and say what is there now."""
-    from bilateral.data.datasets import load
+    from bilateral.data.datasets import load_training
     from bilateral.processes import joined
     from bilateral.runtime import choose_device, limit_threads
     from bilateral.storage import tidy
@@ -112,13 +112,7 @@ def train_run(
 
     folder = RunFolder(out / f"seed{run.seed}")
     place = choose_device(device)
-    split = load(
-        run.data.name,
-        "train",
-        image_size=run.image_size,
-        seed=run.seed,
-        streamed=run.data.streamed,
-    )
+    split = load_training(run)
     limit_threads(place, split.image_values)
     progress = TrainingProgress(quiet or not is_first_process())
     with joined(place) as processes:

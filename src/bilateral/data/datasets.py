@@ -7,6 +7,7 @@ from pathlib import Path
 
 import numpy as np
 
+from bilateral.config import Run
 from bilateral.data.datasets_entry import DatasetEntry, Digests, Split, SplitName, verify
 from bilateral.data.digits import DIGITS_FILE, read_digits
 from bilateral.data.readers import BinaryBatches, PythonBatches, RowPictures, SpritePack
@@ -145,6 +146,12 @@ def entry_named(name: str) -> DatasetEntry:
     if name not in DATASETS:
         raise unknown("data set", name, DATASETS)
     return DATASETS[name]
+
+
+def load_training(run: Run) -> Split:
+    """The images that a run trains on, as its configuration wants them read."""
+    size, seed, streamed = run.image_size, run.seed, run.data.streamed
+    return load(run.data.name, "train", image_size=size, seed=seed, streamed=streamed)
 
 
 def load(

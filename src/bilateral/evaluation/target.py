@@ -6,7 +6,7 @@ from pathlib import Path
 import torch
 from torch import nn
 
-from bilateral.config import Labels, Run, config_digest
+from bilateral.config import Labels, Run, config_digest, usual_budget
 from bilateral.data.datasets import Split, load
 from bilateral.errors import UserError
 from bilateral.models import build_model
@@ -34,7 +34,7 @@ class Target:
     @property
     def epsilon(self) -> float:
         """The budget that this data set is usually attacked with."""
-        return 40 / 255 if self.data == "digits" else 8 / 255
+        return usual_budget(self.data)
 
 
 def find_target(

@@ -90,12 +90,11 @@ def _last_epoch(folder: RunFolder) -> dict[str, Any]:
     """The last epoch that made these weights: a guard that stops goes back before a collapse."""
     try:
         records = folder.records()
-        stopped = any("where training ends" in event for event in folder.guard_events())
     except (UserError, OSError):
         return {}
-    return next((one for one in reversed(records) if not (stopped and _collapsed(one))), {})
+    return next((one for one in reversed(records) if not _discarded(one)), {})
 
 
-def _collapsed(record: dict[str, Any]) -> bool:
+def _discarded(record: dict[str, Any]) -> bool:
     guard = record.get("guard")
-    return isinstance(guard, dict) and bool(guard.get("collapsed"))
+    return isinstance(guard, dict) and bool(guard.get("discarded"))

@@ -14,7 +14,7 @@ import torch
 
 import bilateral
 from bilateral.config import Machine, Run, config_digest, fraction_text
-from bilateral.data.datasets import load
+from bilateral.data.datasets import load_training
 from bilateral.data.device_images import DeviceImages
 from bilateral.data.subsets import balanced_subset, chosen_images
 from bilateral.evaluation.campaign import evaluate_target, evaluations
@@ -113,8 +113,7 @@ class Reproduction:
         """The folder of a run, trained to its end."""
         folder = self._folder(run)
         if not folder.weights.exists():
-            size, seed, streamed = run.image_size, run.seed, run.data.streamed
-            split = load(run.data.name, "train", image_size=size, seed=seed, streamed=streamed)
+            split = load_training(run)
             limit_threads(self.device, split.image_values)
             train(run, folder, split, self.device, TrainingProgress(quiet=True), self.machine)
         return folder

@@ -129,6 +129,13 @@ def _accuracies(
     return Drawing(title, draw_svg(paint, salt), summary, lines=lines)
 
 
+def _draw_shares(axes: Any, lines: Sequence[Line]) -> None:
+    """Lines of fractions on an axis in per cent."""
+    for line in lines:
+        draw_line(axes, line, percent=True)
+    _per_cent(axes)
+
+
 def robust_during_training(runs: Sequence[RunFiles], salt: str) -> Drawing | None:
     """PGD-10 on fixed images, of each run."""
     lines = _of_runs(runs, lambda run: _series(run, "check/pgd10"))
@@ -136,9 +143,7 @@ def robust_during_training(runs: Sequence[RunFiles], salt: str) -> Drawing | Non
         return None
 
     def paint(axes: Any) -> None:
-        for line in lines:
-            draw_line(axes, line, percent=True)
-        _per_cent(axes)
+        _draw_shares(axes, lines)
         axes.set_xlabel("epoch")
 
     return Drawing(
@@ -237,9 +242,7 @@ def scatter(runs: Sequence[RunFiles], heads: Sequence[Headline], salt: str) -> D
         return None
 
     def paint(axes: Any) -> None:
-        for line in lines:
-            draw_line(axes, line, percent=True)
-        _per_cent(axes)
+        _draw_shares(axes, lines)
         axes.set_xlim(max(0, min(90.0, *(line.points[0][0] - 5 for line in lines))), 100)
         axes.set_xlabel("clean accuracy (%)")
         axes.set_ylabel("accuracy under attack (%)")

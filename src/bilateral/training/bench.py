@@ -12,7 +12,7 @@ from torch.utils.flop_counter import FlopCounterMode
 
 from bilateral.config import Machine, Run
 from bilateral.data.batches import Batch
-from bilateral.data.datasets import Split, entry_named, load
+from bilateral.data.datasets import Split, entry_named, load_training
 from bilateral.models import build_model
 from bilateral.runs import RunFolder
 from bilateral.runtime import synchronise, versions
@@ -30,8 +30,7 @@ def bench_split(run: Run) -> tuple[Split, int]:
     it sees.
     """
     if run.data.name.startswith("folder:"):
-        size, seed, streamed = run.image_size, run.seed, run.data.streamed
-        split = load(run.data.name, "train", image_size=size, seed=seed, streamed=streamed)
+        split = load_training(run)
         return split, len(split.labels)
     entry = entry_named(run.data.name)
     count = 16 * run.optimiser.batch_size

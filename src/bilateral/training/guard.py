@@ -16,13 +16,15 @@ from bilateral.attacks import ball
 from bilateral.attacks.perform import perform
 from bilateral.attacks.table import attack_named
 from bilateral.attacks.untouched import untouched
-from bilateral.config import Adversary, Run
+from bilateral.config import Adversary, Run, fraction_text
 from bilateral.method import perturb
 from bilateral.randomness import derive
 from bilateral.results import wilson_interval
 from bilateral.runtime import autocast, plain_cudnn
 
 GUARD_IMAGES = 250
+RECOVERIES = 3
+"""How often the guard goes back before it stops for good."""
 LEAP = 0.1
 """A rise of the training attack's accuracy over the last epoch's that is worth a look."""
 _POINT = 1
@@ -83,6 +85,27 @@ class Recovery:
     count: int = 0
     event: str = ""
     stopped: bool = False
+
+    def collapsed(self, reading: Reading) -> bool:
+        """Judge a reading by the best so far, and take it into account for the next."""
+        found = reading.collapsed(self.best)
+        self.best = max(self.best, reading.robust)
+        return found
+
+    def act(
+        self, reading: Reading, epoch: int, back: int, action: str, adversary: Adversary
+    ) -> Adversary:
+        """Decide to stop at epoch `back`, or to go on from there; with which training attack."""
+        untold = f"{self.event}. " if self.event else ""
+        self.event = f"{untold}{reading.describe(epoch)}; back to epoch {back}"
+        self.count += 1
+        self.stopped = action == "stop" or self.count > RECOVERIES
+        if self.stopped:
+            self.event += ", where training ends"
+            return adversary
+        adversary = milder(adversary, action)
+        self.event += f", on with {adversary.steps} x {fraction_text(adversary.step_size)}"
+        return adversary
 
 
 def read(

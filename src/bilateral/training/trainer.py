@@ -13,7 +13,7 @@ from typing import Any
 import torch
 from torch import nn
 
-from bilateral.config import Adversary, Machine, Run, fraction_text
+from bilateral.config import Adversary, Machine, Run
 from bilateral.data.batches import Batch, Batches
 from bilateral.data.datasets import Split
 from bilateral.data.photograph_batches import judge_unreadable
@@ -27,7 +27,7 @@ from bilateral.training.averaging import AveragedWeights
 from bilateral.training.checkpoint import check_progress, read_checkpoint, write_checkpoint
 from bilateral.training.engine import Engine, Speed, Totals
 from bilateral.training.failures import explained, stop_if_not_finite
-from bilateral.training.guard import Reading, Recovery, leaps, milder, read
+from bilateral.training.guard import Reading, Recovery, leaps, read
 from bilateral.training.optimiser import build_optimiser, go_on_with, learning_rate
 from bilateral.training.preparation import (
     batches_of,
@@ -41,8 +41,6 @@ from bilateral.training.progress import TrainingProgress
 from bilateral.training.tracking import Tracking, require_tensorboard
 from bilateral.weights import read_weights, write_weights
 
-RECOVERIES = 3
-"""How often the guard goes back before it stops for good."""
 _CHECK = 6
 
 
@@ -269,8 +267,7 @@ class Trainer:
 
     def _collapsed(self, reading: Reading) -> bool:
         """Whether the training attack has stopped to teach; all processes agree."""
-        judged = self.run.method != "undefended" and reading.collapsed(self.recovery.best)
-        self.recovery.best = max(self.recovery.best, reading.robust)
+        judged = self.run.method != "undefended" and self.recovery.collapsed(reading)
         return bool(self.processes.largest(int(judged))[0])
 
     def _glance(self, epoch: int, started: float, first_step: int) -> bool:
@@ -303,22 +300,15 @@ class Trainer:
 
     def _go_back(self, reading: Reading, record: dict[str, Any]) -> None:
         """Return to the last good epoch and act as configured."""
-        recovery, adversary = self.recovery, self.engine.run.adversary
+        recovery = self.recovery
         assert recovery.good is not None
         back = recovery.good["step"] // self.batches.steps
-        untold = f"{recovery.event}. " if recovery.event else ""
-        recovery.event = f"{untold}{reading.describe(record['epoch'])}; back to epoch {back}"
-        recovery.count += 1
-        recovery.stopped = self.run.guard == "stop" or recovery.count > RECOVERIES
-        if recovery.stopped:
-            recovery.event += ", where training ends"
-        else:
-            adversary = milder(adversary, self.run.guard)
-            length = fraction_text(adversary.step_size)
-            recovery.event += f", on with {adversary.steps} x {length}"
+        adversary = recovery.act(
+            reading, record["epoch"], back, self.run.guard, self.engine.run.adversary
+        )
         self.progress.note(recovery.event)
-        if recovery.stopped:
-            record["guard"]["collapsed"] = True
+        if recovery.stopped:  # the line says why, and that its weights are not those that are kept
+            record["guard"] |= {"collapsed": True, "discarded": True}
             self._log(record)
         self._take_state(recovery.good)
         self.engine = self._engine(adversary)
