@@ -202,6 +202,19 @@ def test_what_is_kept_comes_back_within_a_byte(shape):
     assert (priors.kept[untouched] == -128).all()
 
 
+def test_no_value_is_read_by_the_host():
+    """On the meta device there are none to read; a CUDA graph could not be captured either."""
+    meta = torch.device("meta")
+    priors, numbers = Priors(10, (3, 8, 8), EPSILON, meta), torch.zeros(4, dtype=int, device=meta)
+    keys = torch.zeros(3, dtype=torch.int64, device=meta)
+    made = moves(numbers, Data(augment="crop-flip"), keys)
+    start = priors.start(numbers, made)
+    assert start.shape == (4, 3, 8, 8) and start.dtype == torch.float32
+    priors.keep(numbers, made, start)
+    with pytest.raises(RuntimeError, match="meta"):
+        float(start.sum())
+
+
 def test_corners_are_kept_exactly_and_nothing_wider():
     priors, numbers = Priors(2, (1, 1, 3), EPSILON, CPU), torch.arange(2)
     made = moves(numbers, Data(augment="none"), torch.zeros(3, dtype=torch.int64))
