@@ -18,6 +18,7 @@ from bilateral.commands.train import absolute, with_consequences
 from bilateral.config import Machine, Positive, Run, first_complaint, fraction_text, usual_budget
 from bilateral.data.datasets import DATASETS
 from bilateral.errors import UserError
+from bilateral.paper import own_pictures
 from bilateral.paper.recipes import recipe_named
 from bilateral.reading import parse_json, read_plain
 from bilateral.runs import safe_name
@@ -136,6 +137,8 @@ def read_plan(path: Path) -> Plan:
 def runs_of(plan: Plan) -> Iterator[tuple[str, tuple[Run, Values]]]:
     """Every run of a sweep by its name, with the fields that are its own."""
     base = changed(recipe_named(plan.recipe), plan.fields)
+    if plan.recipe == own_pictures.NAME:
+        base = changed(own_pictures.for_folder(base)[0], plan.fields)
     held_out = plan.held_out or base.data.held_out or _usual_part(base)
     base = base.with_paths({"data.held_out": held_out})
     seen: set[str] = set()
