@@ -196,7 +196,8 @@ def reproduce(
 
 def _together(table: PaperTable, work: "Reproduction", options: Options, words: str) -> None:
     """Train and measure a table, several rows at a time; first the models that rows share."""
-    from bilateral.paper.jobs import machine_words, rows_together, train_together
+    from bilateral.jobs import machine_words
+    from bilateral.paper.together import rows_together, train_together
 
     device = [] if options.device is None else ["--device", options.device]
     missing = {

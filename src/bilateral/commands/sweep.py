@@ -17,7 +17,7 @@ from bilateral.commands.printing import print_json
 from bilateral.commands.train import absolute, with_consequences
 from bilateral.config import Machine, Positive, Run, first_complaint, fraction_text, usual_budget
 from bilateral.data.datasets import DATASETS
-from bilateral.errors import UserError
+from bilateral.errors import UserError, unknown
 from bilateral.paper import own_pictures
 from bilateral.paper.recipes import recipe_named
 from bilateral.reading import parse_json, read_plain
@@ -46,6 +46,10 @@ class Options:
     """start no run after so long; the file's `minutes` without it"""
     out: str | None = None
     """where the runs go: sweeps/<file's name>"""
+    jobs: int = 1
+    """runs that are worked on at once, each by a process: a large GPU has room"""
+    trial: str | None = None
+    """train and judge this run alone, by its name in --plan, and leave the ranking as it is"""
     machine: Machine = field(default_factory=Machine)
     device: str | None = None
     """the GPU if there is one"""
@@ -81,6 +85,10 @@ def command(words: Sequence[str]) -> None:
     plan = read_plan(Path(options.file))
     attack_names(plan.attacks)
     runs = dict(runs_of(plan))
+    if options.jobs < 1:
+        raise UserError(f"--jobs {options.jobs}: at least 1")
+    if options.trial is not None and options.trial not in runs:
+        raise unknown("run", options.trial, runs)
     asked = None if plan.epsilon is None else budget("epsilon", str(plan.epsilon))
     epsilon = asked or usual_budget(recipe_named(plan.recipe).data.name)
     if options.plan:
@@ -91,6 +99,7 @@ def command(words: Sequence[str]) -> None:
         return
     from rich.console import Console
 
+    from bilateral.jobs import machine_words
     from bilateral.runtime import choose_device
     from bilateral.sweeps import Judging, Sweep
 
@@ -108,13 +117,20 @@ def command(words: Sequence[str]) -> None:
         console.print,
         options.machine,
     )
-    trials = sweep.work()
+    if options.trial is not None:
+        trials = [sweep.one(options.trial)]
+    elif options.jobs > 1:
+        words = ["sweep", options.file, "--out", str(sweep.out), *machine_words(options.machine)]
+        words += [] if options.device is None else ["--device", options.device]
+        trials = sweep.work_together(options.jobs, [*words, "--quiet"])
+    else:
+        trials = sweep.work()
     if options.json:
         print_json([vars(trial) for trial in trials])
         return
     title = f"{plan.attacks} at {fraction_text(epsilon)}"
     print(render(ranking(trials, title), options.format))
-    if len(plan.seeds) > 1:
+    if len(plan.seeds) > 1 and options.trial is None:
         print("\n" + render(means(trials, title), options.format))
 
 
