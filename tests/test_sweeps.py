@@ -23,7 +23,7 @@ from entry_point import bilateral
 
 SMALL = """
 recipe = "digits-r-mc-la"
-epsilon = "40/255"
+epsilon = ["40/255", "60/255"]
 attacks = "pgd10"
 held_out = 100
 [fields]
@@ -57,7 +57,11 @@ def test_every_run_is_a_normal_run_folder_judged_on_held_out_images(swept):
         run = folder.read_run()
         assert run.adversary.target == trial["fields"]["adversary.target"]
         assert run.epochs == 3 and run.data.held_out == 100
-        found = Evaluation.model_validate_json((folder.path / "held-out.json").read_text())
+        entries = json.loads((folder.path / "held-out.json").read_text())["entries"]
+        found, wider = (Evaluation.model_validate(entry) for entry in entries)
+        assert wider.epsilon_text == "60/255"
+        assert trial["also"] == {"60/255": wider.worst_case_accuracy}
+        assert wider.worst_case_accuracy <= found.worst_case_accuracy
         assert found.worst_case_accuracy == trial["robust_accuracy"]
         assert found.images == trial["images"] == 100
         _, held_out = training_part(digits, run)
@@ -76,7 +80,7 @@ def test_what_is_done_is_not_done_again(swept, capsys):
     assert before == {path: path.stat().st_mtime_ns for path in swept.rglob("*.safetensors")}
     shown = capsys.readouterr()
     assert "pgd10 at 40/255 (%)" in shown.out and "target-none/seed0" in shown.out
-    assert "runs: 2, judged by pgd10 at 40/255 on 100 images held out of training" in shown.err
+    assert "runs: 2, judged by pgd10 at 40/255 and 60/255 on 100 images held out" in shown.err
 
 
 def test_a_spent_budget_starts_nothing_and_says_so(tmp_path, capsys):
@@ -145,6 +149,7 @@ def test_the_grid_the_list_and_the_seeds_are_multiplied():
         ("recipe = 'cifar10-rmc'", "unknown recipe 'cifar10-rmc'"),
         ("recipe = 'digits-r-mc-la'\nattacks = 'pgdx'", "unknown attack 'pgdx'"),
         ("recipe = 'digits-r-mc-la'\nepsilon = '8'", "did you mean 8/255?"),
+        ("recipe = 'digits-r-mc-la'\nepsilon = ['8/255', '8']", "did you mean 8/255?"),
         ("recipe = ", "cannot be read"),
         ("recipe = 'digits-r-mc-la'\nseeds = [-1]", "seeds.0: Input should be greater"),
         ("recipe = 'digits-r-mc-la'\nheld_out = -5", "held_out: Input should be greater"),

@@ -54,6 +54,8 @@ class Trial:
     seconds: float = 0.0
     early: dict[int, float] = field(default_factory=dict)
     """`early_readings`"""
+    also: dict[str, float] = field(default_factory=dict)
+    """robust accuracy at the further budgets, by their texts"""
     config_digest: str = ""
 
     @property
@@ -114,10 +116,11 @@ def hopeless(robust: float, best: float, images: int) -> bool:
 
 @dataclass(frozen=True)
 class Judging:
-    """By what trials are ranked."""
+    """By what trials are ranked; further budgets are told beside the one that ranks."""
 
     attacks: str
     epsilon: float
+    also: tuple[float, ...] = ()
 
 
 class Sweep:
@@ -159,7 +162,8 @@ class Sweep:
             return {}
         try:
             found = read_json(self.file)
-            trials = found["trials"] if found["judging"] == asdict(self.judging) else []
+            same = found["judging"] == self._judging
+            trials = found["trials"] if same else []
             return {trial["name"]: _trial(trial) for trial in trials}
         except (LookupError, TypeError, ValueError, AttributeError) as error:
             raise UserError(f"{self.file} is damaged ({error}); remove it") from None
@@ -232,32 +236,38 @@ class Sweep:
             return
         _, held_out = training_part(split, run)
         assert held_out is not None
-        found = self._judged(folder, held_out)
+        found, *further = self._judged(folder, held_out)
         trial.status = "done"
         trial.clean_accuracy, trial.images = found.clean_accuracy, found.images
         trial.robust_accuracy, trial.interval = (
             found.worst_case_accuracy,
             found.worst_case_interval,
         )
+        trial.also = {other.epsilon_text: other.worst_case_accuracy for other in further}
 
-    def _judged(self, folder: RunFolder, held_out: Split) -> Evaluation:
-        """Attack the held-out images; also written beside the run, as `held-out.json`."""
+    def _judged(self, folder: RunFolder, held_out: Split) -> list[Evaluation]:
+        """Attack the held-out images at every budget; also written beside the run."""
         _, model = trained_model(folder, self.device)
         known = DeviceImages(held_out, self.device)
         numbers = torch.arange(len(held_out.labels), device=self.device)
-        found = evaluate(
-            model,
-            known.floats(numbers),
-            known.labels[numbers],
-            self.judging.attacks,
-            self.judging.epsilon,
-        )
-        write_json(folder.path / "held-out.json", found.model_dump(mode="json"))
+        images, labels = known.floats(numbers), known.labels[numbers]
+        judging = self.judging
+        found = [
+            evaluate(model, images, labels, judging.attacks, epsilon)
+            for epsilon in (judging.epsilon, *judging.also)
+        ]
+        entries = [one.model_dump(mode="json") for one in found]
+        write_json(folder.path / "held-out.json", {"schema": 1, "entries": entries})
         return found
+
+    @property
+    def _judging(self) -> dict[str, Any]:
+        """As it is written."""
+        return {**asdict(self.judging), "also": list(self.judging.also)}
 
     def _write(self) -> None:
         trials = [asdict(trial) for trial in ranked(list(self.trials.values()))]
-        write_json(self.file, {"schema": 1, "judging": asdict(self.judging), "trials": trials})
+        write_json(self.file, {"schema": 1, "judging": self._judging, "trials": trials})
 
 
 def _trial(stored: dict[str, Any]) -> Trial:

@@ -74,7 +74,7 @@ class Plan(BaseModel):
     runs: list[dict[str, Any]] = [{}]
     seeds: list[Annotated[int, Field(ge=0, lt=2**31)]] = [0]
     attacks: str = "apgd"
-    epsilon: str | float | None = None
+    epsilon: str | float | list[str | float] | None = None
     held_out: Positive | None = None
     minutes: float = 60.0
 
@@ -89,8 +89,7 @@ def command(words: Sequence[str]) -> None:
         raise UserError(f"--jobs {options.jobs}: at least 1")
     if options.trial is not None and options.trial not in runs:
         raise unknown("run", options.trial, runs)
-    asked = None if plan.epsilon is None else budget("epsilon", str(plan.epsilon))
-    epsilon = asked or usual_budget(recipe_named(plan.recipe).data.name)
+    epsilons = budgets(plan)
     if options.plan:
         if options.json:
             print_json(list(runs))
@@ -105,13 +104,14 @@ def command(words: Sequence[str]) -> None:
 
     console = Console(stderr=True, quiet=options.quiet, highlight=False, soft_wrap=True)
     counts = sorted({f"{run.data.held_out:,}" for run, _ in runs.values()})
-    judged = f"{plan.attacks} at {fraction_text(epsilon)} on {' or '.join(counts)} images"
+    at = " and ".join(map(fraction_text, epsilons))
+    judged = f"{plan.attacks} at {at} on {' or '.join(counts)} images"
     console.print(f"runs: {len(runs)}, judged by {judged} held out of training")
     minutes = plan.minutes if options.minutes is None else options.minutes
     sweep = Sweep(
         runs,
         Path(options.out or Path("sweeps") / Path(options.file).stem),
-        Judging(plan.attacks, epsilon),
+        Judging(plan.attacks, epsilons[0], tuple(epsilons[1:])),
         60 * minutes,
         choose_device(options.device),
         console.print,
@@ -128,10 +128,18 @@ def command(words: Sequence[str]) -> None:
     if options.json:
         print_json([vars(trial) for trial in trials])
         return
-    title = f"{plan.attacks} at {fraction_text(epsilon)}"
+    title = f"{plan.attacks} at {fraction_text(epsilons[0])}"
     print(render(ranking(trials, title), options.format))
     if len(plan.seeds) > 1 and options.trial is None:
         print("\n" + render(means(trials, title), options.format))
+
+
+def budgets(plan: Plan) -> list[float]:
+    """The budgets that runs are judged at, the one that ranks them first."""
+    given = plan.epsilon if isinstance(plan.epsilon, list) else [plan.epsilon]
+    found = [budget("epsilon", str(one)) for one in given if one is not None]
+    asked = [one for one in found if one is not None]
+    return asked or [usual_budget(recipe_named(plan.recipe).data.name)]
 
 
 def read_plan(path: Path) -> Plan:
@@ -197,15 +205,18 @@ def changed(run: Run, fields: Values) -> Run:
 
 def ranking(trials: Sequence["Trial"], attacks: str) -> Table:
     """The trials, best first."""
-    head = ["run", f"{attacks} (%)", "95 % interval", "clean (%)", "images", "training (s)"]
+    also = list(dict.fromkeys(text for trial in trials for text in trial.also))
+    head = ["run", f"{attacks} (%)", "95 % interval", *(f"at {text} (%)" for text in also)]
+    head += ["clean (%)", "images", "training (s)"]
     lines = []
     for trial in trials:
         cells = [trial.name]
         if trial.robust_accuracy is None or trial.clean_accuracy is None or not trial.interval:
-            cells += ["", trial.status, "", "", f"{trial.seconds:,.0f}"]
+            cells += ["", trial.status, *("" for _ in also), "", "", f"{trial.seconds:,.0f}"]
         else:
             low, high = (100 * value for value in trial.interval)
             cells += [percent(trial.robust_accuracy), f"{low:.1f} to {high:.1f}"]
+            cells += [percent(trial.also[text]) if text in trial.also else "" for text in also]
             cells += [percent(trial.clean_accuracy), f"{trial.images:,}", f"{trial.seconds:,.0f}"]
         lines.append(cells)
     return [*head], lines
