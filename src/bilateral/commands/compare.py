@@ -21,7 +21,7 @@ def command(words: Sequence[str]) -> None:
 
 
 def compare_runs(
-    runs: Annotated[tuple[str, ...], tyro.conf.Positional],
+    runs: Annotated[tuple[str, ...], tyro.conf.Positional, tyro.conf.arg(metavar="RUN...")],
     /,
     attack: str = "autoattack",
     epsilon: str | None = None,

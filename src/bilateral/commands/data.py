@@ -52,7 +52,7 @@ def list_data(json: bool = False) -> None:
 
 
 def fetch_data(
-    name: Annotated[str, tyro.conf.Positional],
+    name: Annotated[str, tyro.conf.Positional, tyro.conf.arg(metavar="NAME")],
     /,
     source: str | None = None,
     quiet: bool = False,
@@ -83,7 +83,9 @@ def fetch_data(
         print(f"{kept}: {where}")
 
 
-def check_data(name: Annotated[str, tyro.conf.Positional], /, json: bool = False) -> None:
+def check_data(
+    name: Annotated[str, tyro.conf.Positional, tyro.conf.arg(metavar="NAME")], /, json: bool = False
+) -> None:
     """Say whether what is on disk is whole.
 
     Args:

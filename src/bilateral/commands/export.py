@@ -27,7 +27,7 @@ class Options:
     its logits compared with the run's own; where they differ nothing is kept.
     """
 
-    run: Annotated[str, tyro.conf.Positional]
+    run: Annotated[str, tyro.conf.Positional, tyro.conf.arg(metavar="RUN")]
     """a run folder"""
     format: str = "safetensors"
     """safetensors: weights and model.py; torch: a torch.export program, model.pt2; onnx: model.onnx

@@ -18,7 +18,7 @@ def command(words: Sequence[str]) -> None:
 
 
 def report(
-    runs: Annotated[tuple[str, ...], tyro.conf.Positional],
+    runs: Annotated[tuple[str, ...], tyro.conf.Positional, tyro.conf.arg(metavar="RUN...")],
     /,
     out: str | None = None,
     transfer: str | None = None,

@@ -28,7 +28,7 @@ class Options:
     What is trained or measured already is used; an interrupted call goes on by the same command.
     """
 
-    table: Annotated[str, tyro.conf.Positional]
+    table: Annotated[str, tyro.conf.Positional, tyro.conf.arg(metavar="TABLE")]
     """a name of `bilateral list tables`, or all"""
     rows: tuple[str, ...] = ()
     """only these rows, by the title that stands in the table"""
