@@ -162,7 +162,7 @@ class Sweep:
                 trial = self.trials[name]
                 if trial.status == "done" or trial.status.startswith("dropped"):
                     continue
-                if time.monotonic() - started > self.seconds:
+                if time.monotonic() - started >= self.seconds:
                     self.say(f"{name}: not started, the time is spent")
                     continue
                 self._try(trial, run)
