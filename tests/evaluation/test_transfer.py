@@ -100,7 +100,8 @@ def test_images_outside_the_ball_do_not_count(models, scene, tmp_path):
     images, labels = scene
     (tmp_path / "own.py").write_text("def far(model, images, labels, epsilon): return 1 - images\n")
     attack = f"{tmp_path}/own.py:far"
-    found = transfer(models, models, images, labels, [attack], EPSILON)
+    with pytest.warns(UserWarning, match="far: .* lie outside the ball"):
+        found = transfer(models, models, images, labels, [attack], EPSILON)
     for row in found.attacks[attack].values():
         assert row == found.clean
 

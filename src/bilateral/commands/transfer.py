@@ -7,9 +7,8 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from bilateral.arguments import budget, parse
-from bilateral.attacks.table import attack_names
-from bilateral.commands.evaluate import print_warning
 from bilateral.commands.printing import print_json
+from bilateral.commands.targets import named_attacks, print_warning
 from bilateral.errors import UserError
 from bilateral.tables import Format, Table, percent, render
 
@@ -69,12 +68,12 @@ def command(words: Sequence[str]) -> None:
 def transfer_runs(options: Options) -> "Transfer":
     """The transfer matrix between runs and models of one's own, also in `<out>/transfer.json`."""
     sources, targets = options.sources, options.targets
-    names = attack_names(options.attacks)
+    names = named_attacks(options.attacks)
     epsilon = budget("--epsilon", options.epsilon)
     if not sources or not targets:
         raise UserError("transfer needs --sources and --targets, at least one model each")
     if options.batch_size < 1:
-        raise UserError(f"--batch-size {options.batch_size}: at least one image")
+        raise UserError(f"--batch-size {options.batch_size}: must be at least one image")
     from rich.console import Console
 
     from bilateral.evaluation.target import find_target

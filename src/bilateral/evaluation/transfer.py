@@ -346,8 +346,12 @@ def transfer_between(
     few = spread.round().long()
     clean = known.floats(numbers[few])
     for name, model in models.items():
-        check_inputs(model.model, clean[:1], truth)
-        for message in guard(model.model, clean, truth[few], epsilon, force):
+        try:
+            check_inputs(model.model, clean[:1], truth)
+            messages = guard(model.model, clean, truth[few], epsilon, force, few=True)
+        except UserError as error:
+            raise UserError(f"{name}: {error}") from None
+        for message in messages:
             warn(f"{name}: {message}")
     participants = {
         name: Participant(name, model.model, weights_digest(model.model), model.code_digest)
