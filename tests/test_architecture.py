@@ -15,7 +15,7 @@ SOURCE = Path(__file__).parents[1] / "src" / "bilateral"
 LAYERS = [
     ["errors", "complaints", "config", "results", "tables", "randomness", "arguments"],
     ["locks", "storage", "reading", "arrays"],
-    ["models", "data", "runtime", "processes", "runs", "weights"],
+    ["models", "data", "runtime", "processes", "jobs", "runs", "weights"],
     ["attacks", "labels", "regularisers"],
     ["method"],
     ["training", "evaluation"],

@@ -70,8 +70,8 @@ def said(capsys, monkeypatch, tmp_path):
             "the regulariser is for --method adversarial, not trades",
         ),
         (
-            f"{TRAIN} --regulariser.kind squared --adversary.reference start",
-            "the regulariser reads the clean image: --adversary.reference clean",
+            f"{TRAIN} --adversary.prior-start --data.augment resized-crop-flip",
+            "--adversary.prior-start follows crops alone: --data.augment must not resize",
         ),
         (
             f"{TRAIN} --adversary.random-start False",

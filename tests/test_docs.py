@@ -29,6 +29,7 @@ from bilateral.paper.pages import IN_BRIEF, brief, claims_page, measured_tables,
 from bilateral.paper.recipes import recipe_named
 from bilateral.paper.rendering import (
     diagnosis_table,
+    guard_table,
     parity_table,
     results_table,
     variants_table,
@@ -57,7 +58,9 @@ DIAGNOSIS_FIELDS = ["title", "model", "data", "images", "epsilon_text", "verdict
 DIAGNOSIS_FIELDS += ["readings", "device", "commit", "command"]
 DIAGNOSES = sorted(RESULTS.glob("diagnose-*.json"))
 TABLES = sorted(
-    path for path in RESULTS.glob("*.json") if path.stem != "parity" and path not in DIAGNOSES
+    path
+    for path in RESULTS.glob("*.json")
+    if path.stem not in ("parity", "guard") and path not in DIAGNOSES
 )
 BENCHES = sorted((RESULTS / "bench").glob("evaluate-*.json"))
 TRAINING_BENCHES = sorted((RESULTS / "bench").glob("train-*.json"))
@@ -118,9 +121,8 @@ def part(name: str) -> str:
     (rows,) = read(RESULTS / f"{rest or kind}.json")
     if kind.startswith("diagnose-"):
         return diagnosis_table(rows)
-    return {"parity": parity_table, "variants": variants_table, "results": results_table}[kind](
-        rows
-    )
+    tables = {"parity": parity_table, "variants": variants_table, "guard": guard_table}
+    return (tables | {"results": results_table})[kind](rows)
 
 
 def generated(text: str) -> str:
@@ -329,7 +331,10 @@ def test_make_targets_exist() -> None:
     [
         (README, ["measured", "aims:gpu", "modules"]),
         (EVALUATION, ["parity", "bench", "aims:attacks", "diagnose-digits", "diagnose-cifar10"]),
-        (TRAINING, ["bench-train", "aims:training", "variants:fast-path", "variants:batch-size"]),
+        (
+            TRAINING,
+            ["bench-train", "aims:training", "variants:fast-path", "variants:batch-size", "guard"],
+        ),
         (REPRODUCE, ["claims", "reproduce", "results:preact-first"]),
     ],
     ids=lambda value: value.name if isinstance(value, Path) else "",
@@ -365,8 +370,11 @@ def check_commands(row: dict[str, Any]) -> None:
 def test_measured_rows_are_complete(path: Path) -> None:
     for row in json.loads(path.read_text()):
         assert set(ROW_FIELDS) <= set(row)
-        accuracies = [row["clean_accuracy"], *(one["accuracy"] for one in row["attacks"].values())]
+        accuracies = [one["accuracy"] for one in row["attacks"].values()]
+        if row["clean_accuracy"] is not None:
+            accuracies.append(row["clean_accuracy"])
         assert all(0 <= accuracy <= 1 for accuracy in accuracies)
+        assert accuracies or row["other"]
         check_commands(row)
 
 
@@ -424,6 +432,18 @@ def test_diagnoses_are_complete(path: Path) -> None:
         assert row["command"].split()[:1] == ["bilateral"]
 
 
+def test_the_guard_raised_no_false_alarm() -> None:
+    """What docs/training.md says of its table: the one run it called collapsed was."""
+    rows = json.loads((RESULTS / "guard.json").read_text())
+    alarmed = [row for row in rows if row["alarms"]]
+    assert [row["variant"] for row in alarmed] == ["cifar10-fgsm"]
+    assert alarmed[0]["last_check"]["pgd10"] < 0.01 < 0.5 < alarmed[0]["last_check"]["fgsm"]
+    healthy = [row for row in rows if not row["alarms"] and row["recipe"] != "cifar10-undefended"]
+    assert len(healthy) > 20 and all(row["last_check"]["pgd10"] > 0.2 for row in healthy)
+    for row in rows:
+        check_commands(row)
+
+
 def test_every_measurement_is_shown() -> None:
     """A file in `results/` that no document renders would be forgotten."""
     shown = {
@@ -453,6 +473,30 @@ def test_what_the_readme_says_of_the_measured_rows_is_true() -> None:
         assert attacks and strongest < min(attacks.values()) - 0.1
         for name, accuracy in attacks.items():
             assert abs(accuracy - row["paper"][name]) < 0.02, f"{row['title']}: {name}"
+
+
+def test_what_is_said_of_short_schedules_is_true() -> None:
+    """README and docs/reproduce.md: which rows keep more under AutoAttack, and by how much."""
+    short = {
+        (name, row["title"]): row
+        for name, rows in measured_tables(RESULTS).items()
+        for row in rows
+        if (row["model"], row["epochs"]) == ("preact-resnet-18", 30)
+    }
+
+    def left(title: str, table: str = "cifar10", attack: str = "autoattack") -> float:
+        return float(short[table, title]["attacks"][attack]["accuracy"])
+
+    assert left("Madry*") - left("R-MC-LA") > 0.1
+    assert left("R-FGSM") - left("R-MC") > 0.05 and left("R-FGSM-LS") - left("R-MC-LS") > 0.05
+    for pair in (("R-MC-LA", "R-MC"), ("R-FGSM-LS", "R-FGSM"), ("Madry-LA", "Madry*")):
+        assert 0 < left(pair[0]) - left(pair[1]) < 0.02
+    eps = ("R-MC-LA (eps 8)", "R-MC-LA (eps 4)")
+    assert left(eps[0], "budget") - left(eps[1], "budget") > 0.05
+    leaking = short["random-start", "FGSM"]
+    assert left("FGSM", "random-start") < 0.01 and left("FGSM", "random-start", "pgd7-last") < 0.01
+    assert abs(left("FGSM", "random-start", "fgsm-last") - leaking["clean_accuracy"]) < 0.01
+    assert left("LL", "random-start") > 0.3
 
 
 FIGURE = re.compile(

@@ -17,12 +17,13 @@ from bilateral.errors import TrainingError, UserError
 from bilateral.paper.recipes import recipe_named
 from bilateral.results import Evaluation
 from bilateral.runs import RunFolder
-from bilateral.sweeps import Dropped, Early, Trial, alike, hopeless, ranked
+from bilateral.sweeps import Dropped, Early, Trial, alike, early_readings, hopeless, ranked
 from bilateral.training.preparation import training_part
+from entry_point import bilateral
 
 SMALL = """
 recipe = "digits-r-mc-la"
-epsilon = "40/255"
+epsilon = ["40/255", "60/255"]
 attacks = "pgd10"
 held_out = 100
 [fields]
@@ -56,7 +57,11 @@ def test_every_run_is_a_normal_run_folder_judged_on_held_out_images(swept):
         run = folder.read_run()
         assert run.adversary.target == trial["fields"]["adversary.target"]
         assert run.epochs == 3 and run.data.held_out == 100
-        found = Evaluation.model_validate_json((folder.path / "held-out.json").read_text())
+        entries = json.loads((folder.path / "held-out.json").read_text())["entries"]
+        found, wider = (Evaluation.model_validate(entry) for entry in entries)
+        assert wider.epsilon_text == "60/255"
+        assert trial["also"] == {"60/255": wider.worst_case_accuracy}
+        assert wider.worst_case_accuracy <= found.worst_case_accuracy
         assert found.worst_case_accuracy == trial["robust_accuracy"]
         assert found.images == trial["images"] == 100
         _, held_out = training_part(digits, run)
@@ -75,7 +80,7 @@ def test_what_is_done_is_not_done_again(swept, capsys):
     assert before == {path: path.stat().st_mtime_ns for path in swept.rglob("*.safetensors")}
     shown = capsys.readouterr()
     assert "pgd10 at 40/255 (%)" in shown.out and "target-none/seed0" in shown.out
-    assert "runs: 2, judged by pgd10 at 40/255 on 100 images held out of training" in shown.err
+    assert "runs: 2, judged by pgd10 at 40/255 and 60/255 on 100 images held out" in shown.err
 
 
 def test_a_spent_budget_starts_nothing_and_says_so(tmp_path, capsys):
@@ -167,6 +172,7 @@ def test_a_field_of_a_part_leaves_the_rest_of_the_part_alone(text, tmp_path):
         ("recipe = 'cifar10-rmc'", "unknown recipe 'cifar10-rmc'"),
         ("recipe = 'digits-r-mc-la'\nattacks = 'pgdx'", "unknown attack 'pgdx'"),
         ("recipe = 'digits-r-mc-la'\nepsilon = '8'", "did you mean 8/255?"),
+        ("recipe = 'digits-r-mc-la'\nepsilon = ['8/255', '8']", "did you mean 8/255?"),
         ("recipe = ", "cannot be read"),
         ("recipe = 'digits-r-mc-la'\nseeds = [-1]", "seeds.0 -1: must be at least 0"),
         ("recipe = 'digits-r-mc-la'\nheld_out = -5", "held_out -5: must be at least 1"),
@@ -198,16 +204,66 @@ def record(epoch, pgd10):
     return {"epoch": epoch, "step": 1, "loss": 1.0, "images_per_second": 1.0, "check": check}
 
 
-def test_hopeless_runs_are_dropped_after_a_third():
-    best = Trial("best", {}, early={1: 0.3, 2: 0.4, 3: 0.5})
-    trial = Trial("other", {})
-    progress = Early(trial, [best], images=250, quiet=True)
+def test_hopeless_runs_are_dropped_after_a_third(tmp_path):
+    """The others are read anew each time: they may be under way."""
+    best = RunFolder(tmp_path / "best")
+    best.path.mkdir()
+    progress = Early([best, RunFolder(tmp_path / "not-there-yet")], images=250, quiet=True)
+    progress.epoch(record(3, 0.1), 9)
+    for epoch, share in enumerate([0.3, 0.4, 0.5], start=1):
+        best.append_log(record(epoch, share))
     progress.epoch(record(1, 0.0), 9)
     with pytest.raises(Dropped, match=r"after epoch 3: PGD-10 10\.0 % where another had 50\.0 %"):
         progress.epoch(record(3, 0.1), 9)
     progress.epoch(record(3, 0.35), 9)
     progress.epoch(record(9, 0.0), 9)
-    assert trial.early == {1: 0.0, 3: 0.35, 9: 0.0}
+    assert early_readings(best) == {1: 0.3, 2: 0.4, 3: 0.5}
+
+
+def test_at_once_gives_the_same_trials(swept, tmp_path):
+    (tmp_path / "small.toml").write_text(SMALL)
+    done = bilateral("sweep", "small.toml", "--out", "out", "--jobs", "2", cwd=tmp_path)
+    assert done.returncode == 0, done.stderr
+    assert "target-none/seed0: " in done.stderr and "target-none/seed0" in done.stdout
+    differing = ("seconds",)
+    assert [
+        {key: value for key, value in trial.items() if key not in differing}
+        for trial in trials(tmp_path)
+    ] == [
+        {key: value for key, value in trial.items() if key not in differing}
+        for trial in trials(swept)
+    ]
+
+
+def test_one_run_alone_leaves_the_ranking(tmp_path, capsys):
+    (tmp_path / "small.toml").write_text(SMALL)
+    words = ["sweep", str(tmp_path / "small.toml"), "--out", str(tmp_path / "out"), "--quiet"]
+    assert main([*words, "--trial", "target-none/seed0"]) == 0
+    assert "target-none/seed0" in capsys.readouterr().out
+    assert not (tmp_path / "out" / "sweep.json").exists()
+    trial = json.loads((tmp_path / "out" / "target-none" / "seed0" / "trial.json").read_text())
+    assert trial["status"] == "done" and trial["images"] == 100
+    assert not (tmp_path / "out" / "target-least-likely").exists()
+
+
+def test_when_the_time_is_spent_none_is_started(tmp_path, capsys):
+    (tmp_path / "small.toml").write_text(SMALL)
+    words = ["sweep", str(tmp_path / "small.toml"), "--out", str(tmp_path / "out")]
+    for more in ([], ["--jobs", "2"]):
+        assert main([*words, "--minutes", "0", *more]) == 0
+        assert capsys.readouterr().err.count("not started, the time is spent") == 2
+        assert {trial["status"] for trial in trials(tmp_path)} == {"not started"}
+
+
+@pytest.mark.parametrize(
+    ("words", "message"),
+    [(["--jobs", "0"], "--jobs 0: must be at least 1"), (["--trial", "x"], "unknown run 'x'")],
+)
+def test_bad_options_are_one_line(words, message, tmp_path, capsys):
+    (tmp_path / "small.toml").write_text(SMALL)
+    assert main(["sweep", str(tmp_path / "small.toml"), "--out", str(tmp_path), *words]) == 2
+    error = capsys.readouterr().err
+    assert message in error and error.count("\n") == 1
 
 
 def test_hopeless_means_surely_below_half():

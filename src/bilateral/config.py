@@ -157,6 +157,10 @@ class Adversary(GradientAttack):
     batch_norm: Literal["eval", "train"] = Field(
         "eval", description="batch-norm mode while attacking"
     )
+    prior_start: bool = Field(
+        False,
+        description="start where the last attack on the image ended, the first as without (PGI)",
+    )
 
     @model_validator(mode="after")
     def _reference_fits(self) -> "Adversary":
@@ -251,7 +255,7 @@ class Optimiser(Settings):
 
 
 class Regulariser(Settings):
-    """A pull of the adversarial prediction to the clean one, which is not pulled itself."""
+    """A pull of the adversarial prediction to that at the reference, which is not pulled itself."""
 
     kind: Literal["none", "squared", "nuclear"] = Field(
         "none", description="distance of the two: squared (GAT), or nuclear over a batch (NuAT)"
@@ -303,12 +307,14 @@ class Run(Settings):
 
     @model_validator(mode="after")
     def _consistent(self) -> "Run":
-        if self.regulariser.kind != "none" and self.adversary.reference == "start":
-            raise ValueError("the regulariser reads the clean image: adversary.reference = clean")
         if self.regulariser.kind != "none" and self.method != "adversarial":
             raise ValueError(f"the regulariser is for method = adversarial, not {self.method}")
         if self.weight_perturbation and self.method == "undefended":
             raise ValueError("weight_perturbation is for adversarial training")
+        if self.adversary.prior_start and self.data.augment == "resized-crop-flip":
+            raise ValueError(
+                "adversary.prior_start follows crops alone: data.augment must not resize"
+            )
         if self.guard != "watch" and not self.check_epochs:
             raise ValueError("guard acts on readings: check_epochs must be 1 or more")
         if self.guard != "watch" and self.method == "undefended":

@@ -48,21 +48,26 @@ def perturb_by(
     rule: Labels,
     keys: Tensor | None = None,
     wants_reference: bool = False,
+    start: Tensor | None = None,
 ) -> tuple[Tensor, Tensor, Tensor | None]:
-    """The same with a model that is already in the adversary's mode and may be compiled."""
+    """The same with a model that is already in the adversary's mode and may be compiled.
+
+    Who wants the reference gets it wherever it is read. `start` is `gradient_attack`'s.
+    """
     reference: Tensor | None = None
-    if wants_reference or needs_reference(adversary, rule):
+    if needs_reference(adversary, rule, wants_reference):
         with torch.no_grad():
             reference = model(images).float()
-    attacked = gradient_attack(model, images, labels, adversary, keys, reference)
+    attacked = gradient_attack(model, images, labels, adversary, keys, reference, start=start)
     assert attacked.reference is not None
-    return attacked.images, soft_labels(attacked.reference, labels, rule), reference
+    soft = soft_labels(attacked.reference, labels, rule)
+    return attacked.images, soft, attacked.reference if wants_reference else reference
 
 
-def needs_reference(adversary: Adversary, rule: Labels) -> bool:
-    """Whether target or label are read at the clean image, which costs a forward pass."""
+def needs_reference(adversary: Adversary, rule: Labels, wanted: bool = False) -> bool:
+    """Whether target, label or what is `wanted` are read at the clean image: a forward pass."""
     by_logits = adversary.target not in ("none", "random") or adversary.loss == "divergence"
-    by_logits = by_logits or adversary.guide > 0
+    by_logits = by_logits or adversary.guide > 0 or wanted
     by_logits = by_logits or rule.rule in ("adversarial", "supplementary")
     return by_logits and adversary.reference == "clean"
 
@@ -84,6 +89,8 @@ class BilateralAdversary:
             self.labels = Labels.model_validate(label_fields)
         except ValidationError as error:
             raise UserError(first_complaint(error)) from None
+        if self.adversary.prior_start:
+            raise UserError("prior_start is for `bilateral train`, which knows images by number")
         self._checked = False
 
     def __repr__(self) -> str:

@@ -18,6 +18,7 @@ from bilateral.data.device_images import DeviceImages
 from bilateral.errors import TrainingError, UserError
 from bilateral.evaluation.robustness import evaluate
 from bilateral.evaluation.target import trained_model
+from bilateral.jobs import run_together
 from bilateral.reading import read_json
 from bilateral.results import Evaluation, wilson_interval
 from bilateral.runs import RunFolder
@@ -52,33 +53,46 @@ class Trial:
     images: int = 0
     seconds: float = 0.0
     early: dict[int, float] = field(default_factory=dict)
-    """PGD-10 accuracy at the guard's readings, by epoch"""
+    """`early_readings`"""
+    also: dict[str, float] = field(default_factory=dict)
+    """robust accuracy at the further budgets, by their texts"""
     config_digest: str = ""
+
+    @property
+    def settled(self) -> bool:
+        """Whether there is nothing left to do."""
+        return self.status == "done" or self.status.startswith("dropped")
 
 
 class Early(TrainingProgress):
-    """Looks at a run's readings as they come, and drops it when it is hopeless."""
+    """Looks at a run's readings as they come, and drops it when it is hopeless.
 
-    def __init__(self, trial: Trial, others: Sequence[Trial], images: int, quiet: bool) -> None:
+    The others' are read from their logs: they may be under way in another process.
+    """
+
+    def __init__(self, others: Sequence[RunFolder], images: int, quiet: bool) -> None:
         super().__init__(quiet)
-        self.trial, self.others, self.images = trial, others, images
+        self.others, self.images = others, images
 
     def epoch(self, record: dict[str, Any], epochs: int) -> None:
         """Compare with what the best of the others had at the same epoch."""
         super().epoch(record, epochs)
         reading, number = record.get("check"), record["epoch"]
-        if reading is None:
+        if reading is None or number < epochs // EARLY or number == epochs:
             return
-        self.trial.early[number] = reading["pgd10"]
-        if number < epochs // EARLY or number == epochs:
-            return
-        others = (other for other in self.others if other is not self.trial)
-        before = [other.early[number] for other in others if number in other.early]
+        readings = map(early_readings, self.others)
+        before = [early[number] for early in readings if number in early]
         if before and hopeless(reading["pgd10"], max(before), self.images):
             raise Dropped(
                 f"dropped after epoch {number}: PGD-10 {100 * reading['pgd10']:.1f} % "
                 f"where another had {100 * max(before):.1f} %"
             )
+
+
+def early_readings(folder: RunFolder) -> dict[int, float]:
+    """PGD-10 accuracy at the guard's readings, by epoch."""
+    checks = {record["epoch"]: record.get("check") for record in folder.records()}
+    return {epoch: check["pgd10"] for epoch, check in checks.items() if check}
 
 
 def alike(one: Run, other: Run) -> bool:
@@ -102,10 +116,11 @@ def hopeless(robust: float, best: float, images: int) -> bool:
 
 @dataclass(frozen=True)
 class Judging:
-    """By what trials are ranked."""
+    """By what trials are ranked; further budgets are told beside the one that ranks."""
 
     attacks: str
     epsilon: float
+    also: tuple[float, ...] = ()
 
 
 class Sweep:
@@ -147,75 +162,118 @@ class Sweep:
             return {}
         try:
             found = read_json(self.file)
-            trials = found["trials"] if found["judging"] == asdict(self.judging) else []
-            for trial in trials:
-                trial["early"] = {int(epoch): float(x) for epoch, x in trial["early"].items()}
-            return {trial["name"]: Trial(**trial) for trial in trials}
+            same = found["judging"] == self._judging
+            trials = found["trials"] if same else []
+            return {trial["name"]: _trial(trial) for trial in trials}
         except (LookupError, TypeError, ValueError, AttributeError) as error:
             raise UserError(f"{self.file} is damaged ({error}); remove it") from None
 
     def work(self) -> list[Trial]:
-        """Train and judge what is left; the trials, best first."""
+        """Train and judge what is left, one after another; the trials, best first."""
         with writing_to(self.out):
             started = time.monotonic()
-            for name, (run, _) in self.runs.items():
-                trial = self.trials[name]
-                if trial.status == "done" or trial.status.startswith("dropped"):
-                    continue
-                if time.monotonic() - started >= self.seconds:
-                    self.say(f"{name}: not started, the time is spent")
-                    continue
-                self._try(trial, run)
-                self.say(f"{name}: {outcome(trial)}")
-                self._write()
+            for name, trial in self.trials.items():
+                if not trial.settled and time.monotonic() - started < self.seconds:
+                    self.keep(self.one(name))
             self._write()
+        return self._ended()
+
+    def work_together(self, jobs: int, words: Sequence[str]) -> list[Trial]:
+        """The same with so many at a time, each by the command `words --trial NAME`."""
+        left = [name for name, trial in self.trials.items() if not trial.settled]
+        with writing_to(self.out):
+            started = time.monotonic()
+            run_together(
+                {name: [*words, "--trial", name] for name in left},
+                jobs,
+                lambda name: self.keep(_trial(read_json(self._outcome(name)))),
+                lambda: time.monotonic() - started < self.seconds,
+            )
+            self._write()
+        return self._ended()
+
+    def one(self, name: str) -> Trial:
+        """Train and judge one run; what became of it is also written beside it."""
+        trial, (run, _) = self.trials[name], self.runs[name]
+        if not trial.settled:
+            self._try(trial, run)
+        write_json(self._outcome(name), asdict(trial))
+        return trial
+
+    def keep(self, trial: Trial) -> None:
+        """Tell of a trial and write where the sweep stands."""
+        self.trials[trial.name] = trial
+        self.say(f"{trial.name}: {outcome(trial)}")
+        self._write()
+
+    def _outcome(self, name: str) -> Path:
+        return self.out / name / "trial.json"
+
+    def _ended(self) -> list[Trial]:
+        for name, trial in self.trials.items():
+            if trial.status == NOT_STARTED:
+                self.say(f"{name}: not started, the time is spent")
         return ranked(list(self.trials.values()))
 
     def _try(self, trial: Trial, run: Run) -> None:
         folder = RunFolder(self.out / trial.name)
         split = load_training(run)
         limit_threads(self.device, split.image_values)
-        others = [self.trials[name] for name, (other, _) in self.runs.items() if alike(other, run)]
+        others = [
+            RunFolder(self.out / name)
+            for name, (other, _) in self.runs.items()
+            if name != trial.name and alike(other, run)
+        ]
         try:
             images = min(GUARD_IMAGES, run.data.held_out)
-            progress = Early(trial, others, images, self.quiet)
+            progress = Early(others, images, self.quiet)
             train(run, folder, split, self.device, progress, self.machine)
         except (Dropped, TrainingError) as error:
             trial.status = str(error)
-        for record in folder.records():  # some epochs may be of an earlier call
-            if "check" in record:
-                trial.early[record["epoch"]] = record["check"]["pgd10"]
+        trial.early = early_readings(folder)
         trial.seconds = folder.last_record().get("seconds", 0.0)
         if not folder.weights.exists():
             return
         _, held_out = training_part(split, run)
         assert held_out is not None
-        found = self._judged(folder, held_out)
+        found, *further = self._judged(folder, held_out)
         trial.status = "done"
         trial.clean_accuracy, trial.images = found.clean_accuracy, found.images
         trial.robust_accuracy, trial.interval = (
             found.worst_case_accuracy,
             found.worst_case_interval,
         )
+        trial.also = {other.epsilon_text: other.worst_case_accuracy for other in further}
 
-    def _judged(self, folder: RunFolder, held_out: Split) -> Evaluation:
-        """Attack the held-out images; also written beside the run, as `held-out.json`."""
+    def _judged(self, folder: RunFolder, held_out: Split) -> list[Evaluation]:
+        """Attack the held-out images at every budget; also written beside the run."""
         _, model = trained_model(folder, self.device)
         known = DeviceImages(held_out, self.device)
         numbers = torch.arange(len(held_out.labels), device=self.device)
-        found = evaluate(
-            model,
-            known.floats(numbers),
-            known.labels[numbers],
-            self.judging.attacks,
-            self.judging.epsilon,
-        )
-        write_json(folder.path / "held-out.json", found.model_dump(mode="json"))
+        images, labels = known.floats(numbers), known.labels[numbers]
+        judging = self.judging
+        found = [
+            evaluate(model, images, labels, judging.attacks, epsilon)
+            for epsilon in (judging.epsilon, *judging.also)
+        ]
+        entries = [one.model_dump(mode="json") for one in found]
+        write_json(folder.path / "held-out.json", {"schema": 1, "entries": entries})
         return found
+
+    @property
+    def _judging(self) -> dict[str, Any]:
+        """As it is written."""
+        return {**asdict(self.judging), "also": list(self.judging.also)}
 
     def _write(self) -> None:
         trials = [asdict(trial) for trial in ranked(list(self.trials.values()))]
-        write_json(self.file, {"schema": 1, "judging": asdict(self.judging), "trials": trials})
+        write_json(self.file, {"schema": 1, "judging": self._judging, "trials": trials})
+
+
+def _trial(stored: dict[str, Any]) -> Trial:
+    """A trial as it was written."""
+    early = {int(epoch): float(share) for epoch, share in stored["early"].items()}
+    return Trial(**{**stored, "early": early})
 
 
 def ranked(trials: Sequence[Trial]) -> list[Trial]:

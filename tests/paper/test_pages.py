@@ -49,7 +49,7 @@ def test_in_brief_there_are_measured_rows_and_filled_columns_alone():
     assert "CW1000" not in lines[4]
     assert lines[6].startswith("| R-MC-LA (eps 8) | wrn-28-10 |")
     assert lines[8:] == [
-        "- R-MC-LA (wrn-28-10, 839 s of training); R-MC-LA (eps 8) (wrn-28-10, 839 s of training): "
+        "- R-MC-LA (wrn-28-10, trained in 839 s); R-MC-LA (eps 8) (wrn-28-10, trained in 839 s): "
         "a GPU, commit abc, seed 0; `bilateral reproduce cifar10`.",
         "- Note: with a note.",
     ]
@@ -65,7 +65,7 @@ def test_a_network_beside_another_has_a_line_of_its_own():
     small = {**ROW, "model": "preact-resnet-18", "epochs": 30, "jobs": 3}
     text = brief(results(cifar10=[ROW, small]))
     assert "| R-MC-LA | preact-resnet-18 | 30 |" in text and "| R-MC-LA | wrn-28-10 |" in text
-    assert "R-MC-LA (preact-resnet-18, 839 s of training): a GPU, commit abc, seed 0, 3 models" in (
+    assert "R-MC-LA (preact-resnet-18, trained in 839 s): a GPU, commit abc, seed 0, 3 models" in (
         text
     )
 
@@ -79,7 +79,7 @@ def test_the_page_has_every_table_and_says_what_is_not_measured():
         assert sections[name].startswith(f"{table.where}: `{name}`\n\n{table.title}.")
         assert sections[name].count("\n| ") == 2 + len(table.rows), "every row of the paper"
         assert ("Not measured yet." in sections[name]) == (name != "cifar10")
-    assert "- R-MC-LA (wrn-28-10, 839 s of training): a GPU" in sections["cifar10"]
+    assert "- R-MC-LA (wrn-28-10, trained in 839 s): a GPU" in sections["cifar10"]
     assert "Note: with a note." in sections["cifar10"]
     assert "| R-MC |  |  |  | (89.9) |" in sections["cifar10"], "the paper's alone in brackets"
     assert ".svg" not in page

@@ -23,7 +23,7 @@ imagenet-madry-resnet50
 
 
 def test_every_name_of_the_contract_is_there():
-    names = {"digits-undefended", "digits-r-mc-la", "digits-madry", *IMAGENET.split()}
+    names = {"digits-undefended", "digits-r-mc-la", "digits-madry", "folder", *IMAGENET.split()}
     both = [f"cifar10-{name}" for name in CONTRACT.split()] + OTHERS.split()
     names |= {f"{name}{suffix}" for name in both for suffix in ("", "-long")}
     assert set(RECIPES) == names

@@ -4,6 +4,7 @@ import pytest
 
 from bilateral.paper.rendering import (
     diagnosis_table,
+    guard_table,
     origins,
     parity_table,
     results_table,
@@ -146,6 +147,38 @@ def test_rows_measured_in_the_same_way_share_a_line():
         "`bilateral train x`.",
     ]
     assert origins([], str) == []
-    many = [{**ROW, "title": title} for title in "abcde"]
-    assert origins(many[:4], lambda row: row["title"])[0].startswith("- a; b; c; d: a GPU")
-    assert origins(many, lambda row: row["title"])[0].startswith("- a; ...; e (5 rows): a GPU")
+    many = [{**ROW, "title": title} for title in "abcdefghi"]
+    assert origins(many[:8], lambda row: row["title"])[0].startswith("- a; b; c; d; e; f; g; h: a")
+    assert origins(many, lambda row: row["title"])[0].startswith("- a; ...; i (9 rows): a GPU")
+
+
+def test_commands_that_differ_in_their_rows_are_one():
+    def commands(*words):
+        rows = [{**ROW, "title": str(place), "command": one} for place, one in enumerate(words)]
+        return [line.rpartition("; ")[2] for line in origins(rows, lambda row: row["title"])]
+
+    table = "bilateral reproduce budget"
+    assert commands(
+        f"{table} --rows 'R-MC-LA (eps 8)' --epochs 30",
+        f"{table} --rows Madry* R-MC --epochs 30",
+        f"{table} --rows 'R-MC-LA (eps 8)' --epochs 30",
+        f"{table} --rows R-MC --epochs 100",
+        f"{table} --epochs 30",
+    ) == [
+        f"`{table} --rows 'R-MC-LA (eps 8)' Madry* R-MC --epochs 30`.",
+        f"`{table} --rows R-MC --epochs 100`.",
+        f"`{table} --epochs 30`.",
+    ]
+    both = [f"{table} --rows {row} && {table} --rows {row} --seeds 3" for row in ("one", "two")]
+    assert commands(*both) == [f"`{one}`." for one in both]
+
+
+def test_the_guards_runs_are_told_with_their_last_reading():
+    run = {"variant": "x --seed 1", "guard": "watch", "epochs": 30, "alarms": 0, "model": "net"}
+    run |= {"first_alarm_epoch": None, "last_alignment": 0.956, "device": "a GPU", "commit": "abc"}
+    run["last_check"] = {"clean": 0.9, "fgsm": 0.55, "pgd10": 0.401}
+    fallen = {**run, "alarms": 8, "first_alarm_epoch": 23}
+    lines = guard_table([run, fallen]).splitlines()
+    assert lines[2] == "| `x --seed 1` | `watch` | 30 | 0 | - | 90.0 | 55.0 | 40.1 | 0.96 |"
+    assert "| 8 | 23 |" in lines[3]
+    assert lines[5] == "- a GPU, commit abc; `bilateral train RUN --model net --epochs N`."

@@ -169,7 +169,7 @@ def test_side_by_side_shows_ours_the_papers_and_the_difference():
     ("words", "message"),
     [
         (["cifar11"], "unknown table 'cifar11'; nearest: cifar10"),
-        (["cifar10", "--seeds", "0"], "--seeds 0: at least 1"),
+        (["cifar10", "--seeds", "0"], "--seeds 0: must be at least 1"),
         (["cifar10", "--quick", "--results", "results"], "--quick writes outside results/"),
         (["cifar10", "--model", "wrn"], "unknown model 'wrn'"),
         (["cifar10"], "cifar10 is not on disk"),

@@ -89,10 +89,12 @@ compiling = pytest.mark.filterwarnings("ignore::DeprecationWarning:torch", "igno
 
 
 @compiling
-@pytest.mark.parametrize("batch_norm", ["eval", "train"])
-def test_the_compiled_step_tracks_the_plain_one(split, tmp_path, batch_norm):
+@pytest.mark.parametrize(
+    "fields", [{"batch_norm": "eval"}, {"batch_norm": "train"}, {"prior_start": True}]
+)
+def test_the_compiled_step_tracks_the_plain_one(split, tmp_path, fields):
     """Tight enough that stale weights in the attack or another batch-norm mode would be seen."""
-    run = TINY.with_fields(adversary=TINY.adversary.with_fields(batch_norm=batch_norm))
+    run = TINY.with_fields(adversary=TINY.adversary.with_fields(**fields))
     plain, one = losses(split, run, PLAIN, tmp_path)
     fast, other = losses(split, run, PLAIN.with_fields(compile="on"), tmp_path)
     np.testing.assert_allclose(fast, plain, rtol=2e-3)
@@ -104,16 +106,21 @@ def test_the_compiled_step_tracks_the_plain_one(split, tmp_path, batch_norm):
 
 
 def test_the_tolerance_would_catch_a_wrong_step(split, tmp_path, monkeypatch):
-    """Stale weights in the attack, and batch norm in the wrong mode, each move the losses more."""
+    """Stale weights in the attack, another batch-norm mode, another start each move the losses."""
     plain, _ = losses(split, TINY, PLAIN, tmp_path)
-    train_mode = TINY.with_fields(adversary=TINY.adversary.with_fields(batch_norm="train"))
-    other_mode, _ = losses(split, train_mode, PLAIN, tmp_path)
+    others = [
+        losses(split, TINY.with_fields(adversary=adversary), PLAIN, tmp_path)[0]
+        for adversary in (
+            TINY.adversary.with_fields(batch_norm="train"),
+            TINY.adversary.with_fields(prior_start=True),
+        )
+    ]
     monkeypatch.setattr(
         "bilateral.training.engine.twin_of",
         lambda model, _: copy.deepcopy(model).requires_grad_(False).eval(),
     )
     stale, _ = losses(split, TINY, PLAIN, tmp_path)
-    for wrong in (other_mode, stale):
+    for wrong in (*others, stale):
         assert max(abs(np.array(wrong) / np.array(plain) - 1)) > 4e-3
 
 
@@ -186,6 +193,10 @@ def test_speed_features_are_for_a_gpu_unless_asked_for(monkeypatch):
         ({}, (True, True)),
         ({"adversary": Adversary(target="none"), "labels": Labels(rule="one-hot")}, (False, True)),
         ({"method": "undefended"}, (True, False)),
+        (
+            {"adversary": Adversary(reference="start"), "regulariser": {"kind": "squared"}},
+            (False, True),
+        ),
     ],
 )
 def test_what_is_counted(split, tmp_path, fields, counted):

@@ -11,6 +11,7 @@ from bilateral.training.step import forwards_per_image, perturbed_batch, step_lo
 from bilateral.training.twin import twin_of
 
 KEYS = image_keys(0, torch.arange(16))
+ONE_HOT = Labels(rule="one-hot")
 
 
 def loss_of(model, batch, run, twin=None):
@@ -79,6 +80,24 @@ def test_a_regulariser_reads_the_clean_image_even_where_the_label_does_not(linea
     torch.testing.assert_close(perturbed.reference, linear(batch[0]))
     assert not perturbed.reference.requires_grad
     assert forwards_per_image(run) == forwards_per_image(Run(labels=Labels(rule="one-hot"))) + 1
+
+
+def test_a_regulariser_at_the_start_pulls_to_the_prediction_there(linear, batch):
+    """FGSM-PGI's: the forward pass is the attack's own, so nothing is added to the cost."""
+    images, labels = batch
+    prior = torch.full_like(images, 0.02)
+    run = Run(adversary=Adversary(reference="start", prior_start=True), labels=ONE_HOT)
+    pulled = run.with_fields(regulariser=Regulariser(kind="squared", weight=3.0))
+    perturbed = perturbed_batch(linear, images, labels, pulled, KEYS, prior)
+    torch.testing.assert_close(perturbed.reference, linear(images + prior))
+    assert not perturbed.reference.requires_grad
+    result = step_loss(linear, perturbed, images, labels, pulled)
+    logits = linear(perturbed.images)
+    apart = logits.softmax(1) - linear(images + prior).softmax(1)
+    expected = F.cross_entropy(logits, labels) + 3 * apart.pow(2).sum(1).mean()
+    torch.testing.assert_close(result.loss, expected)
+    assert result.clean_correct is None, "the clean image was not looked at"
+    assert forwards_per_image(pulled) == forwards_per_image(run) == 5
 
 
 def test_what_a_step_costs():

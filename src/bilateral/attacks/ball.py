@@ -31,6 +31,13 @@ def random_start(clean: Tensor, epsilon: float, keys: Tensor, clip: bool) -> Ten
     return start.clamp(0, 1) if clip else start
 
 
+def given_start(clean: Tensor, otherwise: Tensor, perturbations: Tensor, clip: bool) -> Tensor:
+    """Images moved by what is given, and `otherwise` where that is NaN."""
+    start = clean + perturbations
+    start = start.clamp(0, 1) if clip else start
+    return torch.where(perturbations.isnan(), otherwise, start)
+
+
 def inside(images: Tensor, clean: Tensor, epsilon: float) -> Tensor:
     """Which images lie in the ball and in [0, 1], within float32 rounding."""
     images, clean = images.flatten(1), clean.flatten(1)

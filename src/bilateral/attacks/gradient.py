@@ -42,20 +42,22 @@ def gradient_attack(
     keys: Tensor | None = None,
     reference: Tensor | None = None,
     slack: float = 0.0,
+    start: Tensor | None = None,
 ) -> Attacked:
     """Attack `images` inside the ball of `settings.epsilon`.
 
     `keys` decide the noise image by image. `reference` are the logits that choose the targets
-    (without them the first iterate's do). With `iterate = any` an image leaves the batch as soon
-    as an iterate fools the model, and what it was then is returned; `fooled` says which did.
-    With `iterate = last` nothing is tested and `fooled` is all false; `slack` says how clearly an
-    iterate must fool (`losses.fools`). The caller puts the model into the mode it wants
+    (without them the first iterate's do). `start` are perturbations to start from in place of
+    noise, NaN where there is none; restarts are from noise. With `iterate = any` an image leaves
+    the batch as soon as an iterate fools the model, and what it was then is returned; `fooled` says
+    which did. With `iterate = last` nothing is tested and `fooled` is all false; `slack` says how
+    clearly an iterate must fool (`losses.fools`). The caller puts the model into the mode it wants
     (`untouched`) and chooses the precision by autocast.
     """
     clean = images.detach()
     if keys is None:
         keys = fresh_keys(len(images), images.device)
-    result = _one_start(model, clean, labels, settings, keys, reference, slack)
+    result = _one_start(model, clean, labels, settings, keys, reference, slack, start)
     for restart in range(1, settings.restarts):
         left = (~result.fooled).nonzero().squeeze(1)
         if not len(left):
@@ -85,11 +87,14 @@ def _one_start(
     keys: Tensor,
     reference: Tensor | None,
     slack: float,
+    start: Tensor | None = None,
 ) -> Attacked:
     current = clean
     if settings.random_start:
         width = settings.epsilon * settings.start_width
         current = ball.random_start(clean, width, keys, settings.clip_start)
+    if start is not None:
+        current = ball.given_start(clean, current, start, settings.clip_start)
     testing = settings.iterate == "any"
     result, fooled = clean, torch.zeros_like(labels, dtype=torch.bool)
     doubted = fooled.clone()

@@ -38,7 +38,7 @@ def command(words: Sequence[str]) -> None:
 
 def train(words: Sequence[str]) -> None:
     """`bilateral bench train RECIPE`: any field of the recipe can be overridden."""
-    recipe, default = default_run(words, "bench train")
+    recipe, default, _ = default_run(words, "bench train")
 
     class Options(Settings):
         """Time the training steps of a recipe, with every speed feature and without some.

@@ -71,7 +71,7 @@ def command(words: Sequence[str]) -> None:
     for name in ("seeds", "epochs", "images", "jobs"):
         value = getattr(options, name)
         if value is not None and value < 1:
-            raise UserError(f"--{name} {value}: at least 1")
+            raise UserError(f"--{name} {value}: must be at least 1")
     if options.model is not None:
         model_entry(options.model)
     tables = list(TABLES.values()) if options.table == "all" else [table_named(options.table)]
@@ -196,7 +196,8 @@ def reproduce(
 
 def _together(table: PaperTable, work: "Reproduction", options: Options, words: str) -> None:
     """Train and measure a table, several rows at a time; first the models that rows share."""
-    from bilateral.paper.jobs import machine_words, rows_together, train_together
+    from bilateral.jobs import machine_words
+    from bilateral.paper.together import rows_together, train_together
 
     device = [] if options.device is None else ["--device", options.device]
     missing = {

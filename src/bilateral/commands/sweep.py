@@ -25,8 +25,9 @@ from bilateral.config import (
     usual_budget,
 )
 from bilateral.data.datasets import DATASETS, entry_named
-from bilateral.errors import UserError
+from bilateral.errors import UserError, unknown
 from bilateral.models import model_entry
+from bilateral.paper import own_pictures
 from bilateral.paper.recipes import recipe_named
 from bilateral.reading import parse_json, read_plain
 from bilateral.runs import safe_name
@@ -54,6 +55,10 @@ class Options:
     """start no run after so long; the file's `minutes` without it"""
     out: str | None = None
     """where the runs go: sweeps/<file's name>"""
+    jobs: int = 1
+    """runs that are worked on at once, each by a process: a large GPU has room"""
+    trial: str | None = None
+    """train and judge this run alone, by its name in --plan, and leave the ranking as it is"""
     machine: Machine = field(default_factory=Machine)
     device: str | None = None
     """the GPU if there is one"""
@@ -95,7 +100,7 @@ class Plan(BaseModel):
     runs: Annotated[list[Fields], Field(min_length=1)] = [{}]
     seeds: Annotated[list[Annotated[int, Field(ge=0, lt=2**31)]], Field(min_length=1)] = [0]
     attacks: str = "apgd"
-    epsilon: str | float | None = None
+    epsilon: str | float | list[str | float] | None = None
     held_out: Positive | None = None
     minutes: Annotated[float, Field(ge=0)] = 60.0
 
@@ -109,8 +114,11 @@ def command(words: Sequence[str]) -> None:
     with said_of(options.file):
         named_attacks(plan.attacks)
         runs = dict(runs_of(plan))
-        asked = None if plan.epsilon is None else budget("epsilon", str(plan.epsilon))
-    epsilon = asked or usual_budget(recipe_named(plan.recipe).data.name)
+        epsilons = budgets(plan)
+    if options.jobs < 1:
+        raise UserError(f"--jobs {options.jobs}: must be at least 1")
+    if options.trial is not None and options.trial not in runs:
+        raise unknown("run", options.trial, runs)
     if options.plan:
         if options.json:
             print_json(list(runs))
@@ -119,32 +127,49 @@ def command(words: Sequence[str]) -> None:
         return
     from rich.console import Console
 
+    from bilateral.jobs import machine_words
     from bilateral.runtime import choose_device
     from bilateral.sweeps import Judging, Sweep
 
     place = choose_device(options.device)
     console = Console(stderr=True, quiet=options.quiet, highlight=False, soft_wrap=True)
     counts = sorted({f"{run.data.held_out:,}" for run, _ in runs.values()})
-    judged = f"{plan.attacks} at {fraction_text(epsilon)} on {' or '.join(counts)} images"
+    at = " and ".join(map(fraction_text, epsilons))
+    judged = f"{plan.attacks} at {at} on {' or '.join(counts)} images"
     console.print(f"runs: {len(runs)}, judged by {judged} held out of training")
     minutes = plan.minutes if options.minutes is None else options.minutes
     sweep = Sweep(
         runs,
         Path(options.out or Path("sweeps") / Path(options.file).stem),
-        Judging(plan.attacks, epsilon),
+        Judging(plan.attacks, epsilons[0], tuple(epsilons[1:])),
         60 * minutes,
         place,
         console.print,
         options.machine,
     )
-    trials = sweep.work()
+    if options.trial is not None:
+        trials = [sweep.one(options.trial)]
+    elif options.jobs > 1:
+        words = ["sweep", options.file, "--out", str(sweep.out), *machine_words(options.machine)]
+        words += [] if options.device is None else ["--device", options.device]
+        trials = sweep.work_together(options.jobs, [*words, "--quiet"])
+    else:
+        trials = sweep.work()
     if options.json:
         print_json([vars(trial) for trial in trials])
         return
-    title = f"{plan.attacks} at {fraction_text(epsilon)}"
+    title = f"{plan.attacks} at {fraction_text(epsilons[0])}"
     print(render(ranking(trials, title), options.format))
-    if len(plan.seeds) > 1:
+    if len(plan.seeds) > 1 and options.trial is None:
         print("\n" + render(means(trials, title), options.format))
+
+
+def budgets(plan: Plan) -> list[float]:
+    """The budgets that runs are judged at, the one that ranks them first."""
+    given = plan.epsilon if isinstance(plan.epsilon, list) else [plan.epsilon]
+    found = [budget("epsilon", str(one)) for one in given if one is not None]
+    asked = [one for one in found if one is not None]
+    return asked or [usual_budget(recipe_named(plan.recipe).data.name)]
 
 
 def read_plan(path: Path) -> Plan:
@@ -157,8 +182,8 @@ def read_plan(path: Path) -> Plan:
             return Plan.model_validate(parse_json(content, str(path)))
         return Plan.model_validate(tomllib.loads(content.decode()))
     except ValidationError as error:
-        unknown = any(fault["type"] == "extra_forbidden" for fault in error.errors())
-        known = f" (there are: {', '.join(Plan.model_fields)})" if unknown else ""
+        foreign = any(fault["type"] == "extra_forbidden" for fault in error.errors())
+        known = f" (there are: {', '.join(Plan.model_fields)})" if foreign else ""
         raise UserError(f"{path}: {first_complaint(error)}{known}") from None
     except (ValueError, RecursionError) as error:
         raise UserError(f"{path} cannot be read: {error}") from None
@@ -167,6 +192,8 @@ def read_plan(path: Path) -> Plan:
 def runs_of(plan: Plan) -> Iterator[tuple[str, tuple[Run, Values]]]:
     """Every run of a sweep by its name, with the fields that are its own."""
     base = changed(recipe_named(plan.recipe), plan.fields)
+    if plan.recipe == own_pictures.NAME:
+        base = changed(own_pictures.for_folder(base)[0], plan.fields)
     held_out = plan.held_out or base.data.held_out or _usual_part(base)
     base = base.with_paths({"data.held_out": held_out})
     seen: set[str] = set()
@@ -221,15 +248,18 @@ def changed(run: Run, fields: Values) -> Run:
 
 def ranking(trials: Sequence["Trial"], attacks: str) -> Table:
     """The trials, best first."""
-    head = ["run", f"{attacks} (%)", "95 % interval", "clean (%)", "images", "training (s)"]
+    also = list(dict.fromkeys(text for trial in trials for text in trial.also))
+    head = ["run", f"{attacks} (%)", "95 % interval", *(f"at {text} (%)" for text in also)]
+    head += ["clean (%)", "images", "training (s)"]
     lines = []
     for trial in trials:
         cells = [trial.name]
         if trial.robust_accuracy is None or trial.clean_accuracy is None or not trial.interval:
-            cells += ["", trial.status, "", "", f"{trial.seconds:,.0f}"]
+            cells += ["", trial.status, *("" for _ in also), "", "", f"{trial.seconds:,.0f}"]
         else:
             low, high = (100 * value for value in trial.interval)
             cells += [percent(trial.robust_accuracy), f"{low:.1f} to {high:.1f}"]
+            cells += [percent(trial.also[text]) if text in trial.also else "" for text in also]
             cells += [percent(trial.clean_accuracy), f"{trial.images:,}", f"{trial.seconds:,.0f}"]
         lines.append(cells)
     return [*head], lines

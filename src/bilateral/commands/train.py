@@ -1,8 +1,9 @@
 """`bilateral train`: a recipe, or the run of a config.json, into a run folder."""
 
+import sys
 from collections.abc import Sequence
 from pathlib import Path
-from typing import Annotated, Any
+from typing import TYPE_CHECKING, Annotated, Any
 
 import tyro
 from pydantic import Field
@@ -11,31 +12,43 @@ from bilateral.arguments import parse, wants_help
 from bilateral.commands.printing import is_first_process, print_json
 from bilateral.config import Machine, Run, Settings, run_from_json
 from bilateral.errors import UserError
+from bilateral.paper import own_pictures
 from bilateral.paper.recipes import RECIPES, recipe_named
 from bilateral.reading import json_bytes
 from bilateral.runs import RunFolder, safe_name
 
+if TYPE_CHECKING:
+    from bilateral.data.survey import Survey
 
-def default_run(words: Sequence[str], command: str) -> tuple[str | None, Run]:
-    """The recipe that the first word names, and its run or that of a config.json."""
+
+def default_run(words: Sequence[str], command: str) -> tuple[str | None, Run, "Survey | None"]:
+    """The recipe that the first word names, and its run or that of a config.json.
+
+    The recipe `folder` looks at the folder that the other words name.
+    """
     recipe = words[0] if words and words[0] and not words[0].startswith("-") else None
     if recipe is None and not wants_help(words):
         raise UserError(f"{command} needs a recipe as its first word; see `bilateral list recipes`")
     if recipe is None:
-        return None, recipe_named("cifar10-r-mc-la")
+        return None, recipe_named("cifar10-r-mc-la"), None
+    if recipe == own_pictures.NAME and not wants_help(words):
+        given, _ = parse(
+            Run, words[1:], recipe, default=own_pictures.FOLDER, return_unknown_args=True
+        )
+        return recipe, *own_pictures.for_folder(given)
     path = Path(recipe)
     if (path / "config.json").is_file():
         raise UserError(f"{recipe} is a run folder: {path / 'config.json'} repeats its run")
     if not recipe.endswith(".json"):
-        return recipe, recipe_named(recipe)
+        return recipe, recipe_named(recipe), None
     if not path.is_file():
         raise UserError(f"no configuration at {recipe}")
-    return recipe, run_from_json(json_bytes(path), recipe)
+    return recipe, run_from_json(json_bytes(path), recipe), None
 
 
 def command(words: Sequence[str]) -> None:
     """`bilateral train RECIPE`: the recipe decides the defaults of all other options."""
-    recipe, default = default_run(words, "train")
+    recipe, default, survey = default_run(words, "train")
 
     class Options(Settings):
         """Train a recipe, or the run of a config.json, into <out>/<name>/seed<k>/.
@@ -62,6 +75,8 @@ def command(words: Sequence[str]) -> None:
     name = _run_name(run, default) if given.name is None else given.name
     if name in ("", ".") or ".." in Path(name).parts or Path(name).is_absolute():
         raise UserError(f"--name '{name}': must be the name of a folder inside --out")
+    if survey and not given.quiet and is_first_process():
+        print(f"folder: {own_pictures.described(run, survey)}", file=sys.stderr, flush=True)
     result = train_run(
         absolute(run), Path(given.out) / name, given.device, given.quiet, given.machine
     )
@@ -104,7 +119,9 @@ def absolute(run: Run) -> Run:
 
 def _run_name(run: Run, default: Run) -> str:
     """The recipe's name, with the model's appended when another model is trained."""
-    usual = RECIPES[run.recipe].run.model if run.recipe in RECIPES else default.model
+    usual = default.model
+    if run.recipe in RECIPES and run.recipe != own_pictures.NAME:
+        usual = RECIPES[run.recipe].run.model
     if run.model == usual:
         return run.recipe
     return f"{run.recipe}-{safe_name(run.model)}"

@@ -97,24 +97,43 @@ def augment(batch: Batch, settings: Data, size: int, keys: Tensor) -> Tensor:
 
     `size` is the side of a resized crop.
     """
-    crop_key, flip_key, step = keys[:1], keys[1:2], keys[2:3]
-    crop_keys = image_keys(crop_key, batch.numbers)
     if settings.augment == "none":
         return as_floats(batch.pixels)
     if settings.augment == "resized-crop-flip":
+        crop_keys, flip_keys = (image_keys(key, batch.numbers) for key in (keys[:1], keys[1:2]))
         aspects = torch.ones_like(crop_keys) if batch.aspects is None else batch.aspects
-        flip_keys = image_keys(flip_key, batch.numbers)
         return resized_crop_flip(batch.pixels, aspects, crop_keys, flip_keys, size)
-    mirror = torch.zeros_like(batch.numbers, dtype=torch.bool)
+    return as_floats(shift_and_mirror(batch.pixels, *moves(batch.numbers, settings, keys)))
+
+
+class Moves(NamedTuple):
+    """How each image is cropped and mirrored: its (row, column) shift, and whether it is."""
+
+    shifts: Tensor
+    mirror: Tensor
+
+    def back(self) -> "Moves":
+        """The moves that undo these, but for what they pushed out of the frame."""
+        rows, columns = self.shifts[:, :1], self.shifts[:, 1:]
+        columns = torch.where(self.mirror[:, None], columns, -columns)
+        return Moves(torch.cat([-rows, columns], 1), self.mirror)
+
+
+def moves(numbers: Tensor, settings: Data, keys: Tensor) -> Moves:
+    """What an augmentation that does not resize does to the images of these numbers."""
+    crop_key, flip_key, step = keys[:1], keys[1:2], keys[2:3]
+    mirror = torch.zeros_like(numbers, dtype=torch.bool)
+    if settings.augment == "none":
+        return Moves(torch.zeros_like(numbers)[:, None].expand(-1, 2), mirror)
     if settings.fidelity == "authors":
-        mirror = (uniform(image_keys(flip_key, step)) < 0.5).expand(len(batch.numbers))
+        mirror = (uniform(image_keys(flip_key, step)) < 0.5).expand(len(numbers))
     elif settings.augment == "crop-flip":
-        mirror = uniform(image_keys(flip_key, batch.numbers)) < 0.5
-    shifts = (uniform(crop_keys, (2,)) * (2 * PADDING + 1)).to(torch.int64) - PADDING
-    return as_floats(shift_and_mirror(batch.pixels, shifts, mirror))
+        mirror = uniform(image_keys(flip_key, numbers)) < 0.5
+    drawn = uniform(image_keys(crop_key, numbers), (2,))
+    return Moves((drawn * (2 * PADDING + 1)).to(torch.int64) - PADDING, mirror)
 
 
-def shift_and_mirror(pixels: Tensor, shifts: Tensor, mirror: Tensor) -> Tensor:
+def shift_and_mirror(pixels: Tensor, shifts: Tensor, mirror: Tensor, fill: float = 127.5) -> Tensor:
     """Each image moved by its (row, column) shift over mid-grey, and mirrored where asked.
 
     The same as padding with mid-grey and cropping. Mid-grey is 127.5 of 255, so the result is
@@ -131,4 +150,4 @@ def shift_and_mirror(pixels: Tensor, shifts: Tensor, mirror: Tensor) -> Tensor:
     channels = pixels.shape[1]
     place = place.flatten(1)[:, None].expand(-1, channels, -1)
     moved = pixels.flatten(2).gather(2, place).view_as(pixels).to(torch.float32)
-    return torch.where(here[:, None], moved, 127.5)
+    return torch.where(here[:, None], moved, fill)

@@ -49,6 +49,16 @@ def read_squashed(file: Path, side: int) -> tuple[Bytes, float]:
     return np.asarray(square), width / height
 
 
+def picture_size(file: Path) -> tuple[int, int] | None:
+    """Width and height as the header has them; none where it cannot be read."""
+    try:
+        content = io.BytesIO(read_plain(file, FILE_LIMIT))
+        with Image.open(content, formats=sorted(set(FORMATS.values()))) as image:
+            return image.size
+    except Exception:  # training will say what is wrong with it
+        return None
+
+
 def _decode(file: Path, needed: int | None) -> tuple[Image.Image, tuple[int, int]]:
     """The picture as RGB, no side of it reduced below what is needed, and its size on disk."""
     try:

@@ -31,11 +31,9 @@ def load_folder(
     none: by what they would need.
     """
     path = path.expanduser()
-    if not path.is_dir():
-        raise UserError(f"{path} is not a folder")
     if image_size is not None and image_size < 1:
         raise UserError(f"an image size of {image_size}: at least 1 expected")
-    files = _files_of_split(path, split, seed)
+    files = files_of_split(path, split, seed)
     labels = [label for label, images in enumerate(files.values()) for _ in images]
     names = [name for images in files.values() for name in images]
     photographs = Photographs.under(path, names, image_size)
@@ -45,8 +43,10 @@ def load_folder(
     return Split(pixels, np.array(labels, dtype=np.int64), tuple(files))
 
 
-def _files_of_split(path: Path, split: SplitName, seed: int) -> dict[str, list[str]]:
+def files_of_split(path: Path, split: SplitName, seed: int) -> dict[str, list[str]]:
     """The image files of each class, by their names within `path`."""
+    if not path.is_dir():
+        raise UserError(f"{path} is not a folder")
     train = path / "train" if _is_set(path / "train") else None
     test = next((path / name for name in ("val", "test") if _is_set(path / name)), None)
     if test is None:

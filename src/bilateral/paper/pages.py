@@ -58,8 +58,9 @@ def measured_tables(folder: Path) -> dict[str, Rows]:
     found: dict[str, Rows] = {}
     for name in TABLES:
         path = folder / f"{name}.json"
-        rows = read_rows(path)
-        found[name] = [row for row in rows if "title" in row]
+        rows = [row for row in read_rows(path) if "title" in row]
+        order = {row.title: place for place, row in enumerate(TABLES[name].rows)}
+        found[name] = sorted(rows, key=lambda row: order.get(row["title"], len(order)))
     return found
 
 
@@ -103,4 +104,4 @@ def _notes(rows: Rows) -> list[str]:
 
 
 def _about(row: Mapping[str, Any]) -> str:
-    return f"{row['title']} ({row['model']}, {row['train_seconds']:,.0f} s of training)"
+    return f"{row['title']} ({row['model']}, trained in {row['train_seconds']:,.0f} s)"

@@ -1,6 +1,7 @@
 """A recipe for every model that the paper trains; each derives from another by small edits.
 
-Names are `<data>-<method>[-<variant>][-long]`; `-long` is the paper's "+" (200 epochs).
+Names are `<data>-<method>[-<variant>][-long]`; `-long` is the paper's "+" (200 epochs). `folder` is
+for somebody's own pictures.
 """
 
 from dataclasses import dataclass
@@ -8,6 +9,7 @@ from typing import Any
 
 from bilateral.config import Adversary, Data, Labels, Optimiser, Run
 from bilateral.errors import unknown
+from bilateral.paper import own_pictures
 
 
 @dataclass(frozen=True)
@@ -191,6 +193,11 @@ def _table() -> dict[str, Recipe]:
     recipes["imagenet-madry-resnet50"] = Recipe(
         "ImageNet, ResNet-50: PGD adversarial training at 16/255, 10 steps of 3",
         _IMAGENET.with_fields(adversary=multi_step(10, 3, 16), labels=ONE_HOT),
+    )
+    recipes[own_pictures.NAME] = Recipe(
+        "your own pictures (--data folder:PATH): wide noise, one step, the rest by their size and "
+        "number",
+        own_pictures.FOLDER,
     )
     return {
         name: Recipe(recipe.summary, recipe.run.with_fields(recipe=name))

@@ -3,6 +3,7 @@
 Below every table stands how its rows were measured.
 """
 
+import re
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
@@ -14,7 +15,8 @@ Row = Mapping[str, Any]
 ABSENT = "-"
 # Shown even where nobody has run it: a table that stops at PGD is not the truth about a model.
 _ALWAYS_SHOWN = "autoattack"
-MOST_NAMED = 4
+MOST_NAMED = 8
+_CHOSEN = re.compile(r" --rows((?: (?!--)(?:'[^']*'|[^\s']\S*))+)")
 
 
 def results_table(rows: Sequence[Row]) -> str:
@@ -73,6 +75,21 @@ def diagnosis_table(rows: Sequence[Row]) -> str:
     return with_origins(head, lines, rows, lambda row: str(row["title"]))
 
 
+def guard_table(rows: Sequence[Row]) -> str:
+    """`results/guard.json`: what the guard said in real runs, and their last reading."""
+    head = ["run", "guard", "epochs", "epochs collapsed", "the first"]
+    head += ["clean (%)", "FGSM (%)", "PGD-10 (%)", "alignment"]
+    lines = []
+    for row in rows:
+        first = ABSENT if row["first_alarm_epoch"] is None else str(row["first_alarm_epoch"])
+        last = [percent(row["last_check"][name]) for name in ("clean", "fgsm", "pgd10")]
+        facts = [f"`{row['variant']}`", f"`{row['guard']}`", str(row["epochs"])]
+        lines.append([*facts, str(row["alarms"]), first, *last, f"{row['last_alignment']:.2f}"])
+    command = f"bilateral train RUN --model {rows[0]['model']} --epochs N"
+    way = _way(rows[0], command)
+    return "\n".join([render((head, lines), "markdown"), "", f"- {way}"])
+
+
 def with_origins(
     head: list[str],
     lines: list[list[str]],
@@ -85,11 +102,30 @@ def with_origins(
 
 
 def origins(rows: Sequence[Row], name: Callable[[Row], str]) -> list[str]:
-    """A line for each way in which rows were measured, with the names of those rows."""
-    names: dict[str, dict[str, None]] = {}
+    """A line for each way in which rows were measured, with the names of those rows.
+
+    Commands that differ only in their `--rows` are one.
+    """
+    ways: dict[str, list[Row]] = {}
     for row in rows:
-        names.setdefault(_way(row), {})[name(row)] = None
-    return [f"- {_listed(list(named))}: {way}" for way, named in names.items()]
+        ways.setdefault(_way(row, _with_rows(row["command"], "")), []).append(row)
+    lines = []
+    for alike in ways.values():
+        names = list(dict.fromkeys(name(row) for row in alike))
+        way = _way(alike[0], _together([row["command"] for row in alike]))
+        lines.append(f"- {_listed(names)}: {way}")
+    return lines
+
+
+def _together(commands: Sequence[str]) -> str:
+    """One command for the rows of all of them."""
+    chosen = [_CHOSEN.search(command) for command in commands]
+    return _with_rows(commands[0], "".join(dict.fromkeys(found[1] for found in chosen if found)))
+
+
+def _with_rows(command: str, rows: str) -> str:
+    """A command for other rows; one that consists of several stays as it is."""
+    return command if "&&" in command else _CHOSEN.sub(lambda _: f" --rows{rows}", command)
 
 
 def _listed(names: list[str]) -> str:
@@ -99,14 +135,14 @@ def _listed(names: list[str]) -> str:
     return f"{names[0]}; ...; {names[-1]} ({len(names)} rows)"
 
 
-def _way(row: Row) -> str:
+def _way(row: Row, command: str) -> str:
     facts = [row["device"], f"commit {row['commit']}"]
     if seeds := row.get("seeds"):
         facts.append(f"{'seed' if len(seeds) == 1 else 'seeds'} {', '.join(map(str, seeds))}")
     if row.get("jobs", 1) > 1:
         facts.append(f"{row['jobs']} models at once on the device")
     note = f" Note: {row['note']}." if row.get("note") else ""
-    return f"{', '.join(facts)}; `{row['command']}`.{note}"
+    return f"{', '.join(facts)}; `{command}`.{note}"
 
 
 def _measured(row: Row, names: Sequence[str]) -> list[str]:

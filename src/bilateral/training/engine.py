@@ -14,14 +14,14 @@ from torch.nn.parallel import DistributedDataParallel
 from torch.utils._triton import has_triton
 
 from bilateral.config import Machine, Run, Switch
-from bilateral.data.batches import Batch, augment, augmentation_keys
+from bilateral.data.batches import Batch, augment, augmentation_keys, moves
 from bilateral.errors import UserError
-from bilateral.method import needs_reference
 from bilateral.processes import Processes
 from bilateral.randomness import image_keys, purpose_key
 from bilateral.runtime import autocast, compiled
 from bilateral.training.averaging import AveragedWeights
-from bilateral.training.step import Perturbed, StepLoss, perturbed_batch, regularised, step_loss
+from bilateral.training.priors import Priors
+from bilateral.training.step import Perturbed, StepLoss, perturbed_batch, reads_clean, step_loss
 from bilateral.training.twin import twin_of
 from bilateral.training.uphill import uphill
 
@@ -76,7 +76,9 @@ class Engine:
         image_size: int,
         accumulate: int = 1,
         processes: Processes | None = None,
+        priors: Priors | None = None,
     ) -> None:
+        self.priors = priors
         self.model, self.run, self.optimiser, self.averaged = model, run, optimiser, averaged
         self.device, self.bfloat16, self.speed = device, bfloat16, speed
         self.image_size = image_size
@@ -114,10 +116,7 @@ class Engine:
     def counts(self) -> tuple[bool, bool]:
         """Whether images are counted that are right when clean, and when attacked."""
         if self.run.method == "adversarial":
-            reference = regularised(self.run) or needs_reference(
-                self.run.adversary, self.run.labels
-            )
-            return reference, True
+            return reads_clean(self.run), True
         return True, self.run.method == "trades"
 
     def sums(self) -> list[float]:
@@ -172,17 +171,15 @@ class Engine:
         self._graph.replay()
 
     def _compute(self, batch: Batch) -> None:
-        keys = image_keys(self._numbers[3], batch.numbers)
         images = augment(batch, self.run.data, self.image_size, self._numbers[:3])
         if self.speed.channels_last:
             images = images.contiguous(memory_format=torch.channels_last)
         self.optimiser.zero_grad(set_to_none=True)
-        parts = zip(
-            *(tensor.chunk(self.accumulate) for tensor in (images, batch.labels, keys)), strict=True
-        )
+        whole = (images, batch.labels, batch.numbers)
+        parts = zip(*(tensor.chunk(self.accumulate) for tensor in whole), strict=True)
         results = [
-            self._descend(part_images, labels, part_keys, last=number == self.accumulate)
-            for number, (part_images, labels, part_keys) in enumerate(parts, start=1)
+            self._descend(part_images, labels, numbers, last=number == self.accumulate)
+            for number, (part_images, labels, numbers) in enumerate(parts, start=1)
         ]
         self.optimiser.step()
         # All processes must attack the same network, running statistics included.
@@ -191,17 +188,29 @@ class Engine:
             self.averaged.update(self._pull)
         self._count(results)
 
-    def _descend(self, images: Tensor, labels: Tensor, keys: Tensor, last: bool) -> StepLoss:
+    def _descend(self, images: Tensor, labels: Tensor, numbers: Tensor, last: bool) -> StepLoss:
         """Add the gradients of a part of the batch; processes share them once a step."""
         alone = self.processes.world == 1 or last
         with nullcontext() if alone else self._update.no_sync():
-            with autocast(self.device, self.bfloat16):
-                perturbed = perturbed_batch(self._twin, images, labels, self.run, keys)
+            perturbed = self._attack(images, labels, numbers)
             result = self._add_gradients(perturbed, images, labels)
             if self.run.weight_perturbation:
                 with uphill(self.model, self.run.weight_perturbation):
                     result = self._add_gradients(perturbed, images, labels)
         return result
+
+    def _attack(self, images: Tensor, labels: Tensor, numbers: Tensor) -> Perturbed | None:
+        """The adversary's work on a part of the batch, from priors where the run keeps some."""
+        keys = image_keys(self._numbers[3], numbers)
+        start = None
+        if self.priors:
+            moved = moves(numbers, self.run.data, self._numbers[:3])
+            start = self.priors.start(numbers, moved)
+        with autocast(self.device, self.bfloat16):
+            perturbed = perturbed_batch(self._twin, images, labels, self.run, keys, start)
+        if self.priors and perturbed:
+            self.priors.keep(numbers, moved, perturbed.images - images)
+        return perturbed
 
     def _add_gradients(
         self, perturbed: Perturbed | None, images: Tensor, labels: Tensor

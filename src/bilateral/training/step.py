@@ -12,7 +12,7 @@ from bilateral.regularisers import regularisation
 
 
 class Perturbed(NamedTuple):
-    """What the adversary made of a batch: images, soft labels, and the clean logits if computed."""
+    """What the adversary made of a batch: images, soft labels, and the reference if computed."""
 
     images: Tensor
     soft_labels: Tensor
@@ -28,19 +28,30 @@ class StepLoss(NamedTuple):
 
 
 def perturbed_batch(
-    twin: nn.Module, images: Tensor, labels: Tensor, run: Run, keys: Tensor
+    twin: nn.Module,
+    images: Tensor,
+    labels: Tensor,
+    run: Run,
+    keys: Tensor,
+    start: Tensor | None = None,
 ) -> Perturbed | None:
     """The adversary's work; `twin` has the same weights in the adversary's mode."""
     if run.method == "undefended":
         return None
+    adversary, rule = run.adversary, run.labels
     return Perturbed(
-        *perturb_by(twin, images, labels, run.adversary, run.labels, keys, regularised(run))
+        *perturb_by(twin, images, labels, adversary, rule, keys, regularised(run), start)
     )
 
 
 def regularised(run: Run) -> bool:
-    """Whether the loss needs the clean logits."""
+    """Whether the loss needs the reference."""
     return run.regulariser.kind != "none"
+
+
+def reads_clean(run: Run) -> bool:
+    """Whether the adversary looks at the clean image, which costs a forward pass."""
+    return needs_reference(run.adversary, run.labels, regularised(run))
 
 
 def step_loss(
@@ -66,7 +77,9 @@ def step_loss(
     if regularised(run):
         assert reference is not None
         loss = loss + regularisation(logits, reference, run.regulariser)
-    clean_correct = None if reference is None else _correct(reference, labels)
+    clean_correct = None
+    if reference is not None and reads_clean(run):
+        clean_correct = _correct(reference, labels)
     return StepLoss(loss, clean_correct, _correct(logits, labels))
 
 
@@ -79,8 +92,7 @@ def forwards_per_image(run: Run) -> int:
     adversary = run.adversary
     update = 6 if run.method == "trades" else 3
     updates = 2 if run.weight_perturbation else 1
-    reference = regularised(run) or needs_reference(adversary, run.labels)
-    return reference + 2 * adversary.steps + updates * update
+    return reads_clean(run) + 2 * adversary.steps + updates * update
 
 
 def _correct(logits: Tensor, labels: Tensor) -> Tensor:

@@ -37,6 +37,7 @@ from bilateral.training.preparation import (
     low_ratio,
     training_part,
 )
+from bilateral.training.priors import priors_of
 from bilateral.training.progress import TrainingProgress
 from bilateral.training.tracking import Tracking, require_tensorboard
 from bilateral.weights import read_weights, write_weights
@@ -86,6 +87,7 @@ class Trainer:
         )
         first_batch_fits(self.model, self.batches, run, len(split.classes))
         self.speed = speed
+        self.priors = priors_of(split, run, device, self.processes)
         self.engine = self._engine(run.adversary)
         self.step = 0
         self._guarded = guard_images(self.batches, split, held_out, purpose_key(run.seed, _CHECK))
@@ -110,6 +112,7 @@ class Trainer:
             self.split.pixels.shape[1],
             self.machine.accumulate,
             self.processes,
+            self.priors,
         )
 
     @property
@@ -354,6 +357,7 @@ class Trainer:
             "averaged": self.averaged.model.state_dict() if self.averaged else None,
             "optimiser": self.optimiser.state_dict(),
             "step": self.step,
+            "priors": self.priors.kept if self.priors else None,
         }
 
     def _take_state(self, state: dict[str, Any]) -> None:
@@ -363,6 +367,8 @@ class Trainer:
         # The optimiser would go on in the very tensors of a state that may be needed again.
         go_on_with(self.optimiser, copy.deepcopy(state["optimiser"]))
         self.step = state["step"]
+        if self.priors:
+            self.priors.go_on(state["priors"])
 
     def _restore(self) -> None:
         state = read_checkpoint(self.folder.checkpoint, self.device)

@@ -1,59 +1,20 @@
-"""The models and rows of a table side by side: each is a `bilateral` command of its own.
+"""Several `bilateral` commands at once, each a process of its own.
 
 A network of CIFAR's size leaves much of a large GPU idle, so several at once finish sooner.
 """
 
-import json
 import subprocess
 import sys
 import tempfile
 import time
-from collections.abc import Callable, Iterable, Mapping, Sequence
-from pathlib import Path
-from typing import IO, Any
+from collections.abc import Callable, Mapping, Sequence
+from typing import IO
 
-from bilateral.config import Machine, Run
+from bilateral.config import Machine
 from bilateral.errors import Interrupted, TrainingError, UserError
 from bilateral.runtime import StopRequest
-from bilateral.storage import temporary_folder
 
 Words = Sequence[str]
-FOLDER = "bilateral-jobs-"
-
-
-def train_together(
-    runs: Mapping[str, Run], out: Path, device: Words, machine: Machine, jobs: int
-) -> None:
-    """Train runs into `<out>/<folder>/`, by folder, so many at a time."""
-    with temporary_folder(FOLDER) as folder:
-        commands = {}
-        for place, (name, run) in enumerate(runs.items()):
-            config = folder / f"{place}.json"
-            config.write_text(json.dumps({"run": run.model_dump(mode="json")}))
-            words = ["train", str(config), "--out", str(out), "--name", name.rpartition("/")[0]]
-            commands[name] = [*words, *device, *machine_words(machine), "--quiet"]
-        run_together(commands, jobs)
-
-
-def rows_together(
-    table: str, titles: Iterable[str], words: Words, jobs: int, keep: Callable[[Any], None]
-) -> None:
-    """Measure rows of a table, so many at a time; each is kept as soon as it is there.
-
-    `words` are the options of `bilateral reproduce` that all rows have in common.
-    """
-    with temporary_folder(FOLDER) as folder:
-        places = {title: folder / str(place) for place, title in enumerate(titles)}
-
-        def measured(title: str) -> None:
-            (row,) = json.loads((places[title] / f"{table}.json").read_text())
-            keep(row)
-
-        commands = {
-            title: ["reproduce", table, "--rows", title, "--results", str(place), *words, "--quiet"]
-            for title, place in places.items()
-        }
-        run_together(commands, jobs, measured)
 
 
 def machine_words(machine: Machine) -> list[str]:
@@ -66,9 +27,12 @@ def machine_words(machine: Machine) -> list[str]:
 
 
 def run_together(
-    commands: Mapping[str, Words], jobs: int, done: Callable[[str], None] = lambda _: None
+    commands: Mapping[str, Words],
+    jobs: int,
+    done: Callable[[str], None] = lambda _: None,
+    may_start: Callable[[], bool] = lambda: True,
 ) -> None:
-    """Run `bilateral` commands, so many at a time.
+    """Run `bilateral` commands, so many at a time, and start no more once `may_start` says no.
 
     Where one fails, or a signal comes, the others are asked to stop and save what they have.
     """
@@ -77,6 +41,8 @@ def run_together(
     try:
         with stop.listening():
             while (left or running) and stop.number is None:
+                if left and not may_start():
+                    left.clear()
                 while left and len(running) < jobs:
                     name = left.pop(0)
                     running[name] = _started(commands[name])

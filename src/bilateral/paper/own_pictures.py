@@ -1,0 +1,112 @@
+"""The recipe `folder`: a robust model of somebody's own pictures, chosen by what they are like.
+
+Not the paper's: noise of twice the budget and one untargeted step that is not projected (N-FGSM),
+with the paper's label, averaged weights, and a guard that acts, as nobody watches such a run.
+"""
+
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from bilateral.config import Adversary, Data, Optimiser, Run, fraction_text
+from bilateral.errors import UserError
+
+if TYPE_CHECKING:
+    from bilateral.data.survey import Survey
+
+NAME = "folder"
+SMALL = 64
+"""Pixels of a side up to which images are read whole by a network without a stem."""
+SIZES = (32, SMALL, 128, 224)
+"""What pictures of different size, or large ones, are resized to."""
+SMALL_BUDGET, LARGE_BUDGET = 8 / 255, 4 / 255
+"""CIFAR-10's usual budget; on a photograph as many levels are easily seen, so half of them."""
+LARGEST_BATCH, FEWEST_STEPS = 128, 4
+IMAGES_SEEN, EPOCHS = 1_500_000, (30, 200)
+"""Thirty epochs of CIFAR-10, in no fewer and no more epochs than these."""
+IMAGES_A_READING, LEAST_OFTEN = 2500, 10
+"""The guard's reading costs a good part of an epoch of so many images."""
+
+FOLDER = Run(
+    data=Data(name="folder:PATH"),
+    model="preact-resnet-18",
+    adversary=Adversary(
+        epsilon=SMALL_BUDGET, step_size=SMALL_BUDGET, start_width=2.0, projection="none"
+    ),
+    optimiser=Optimiser(schedule="triangular", weight_decay=5e-4),
+    epochs=EPOCHS[0],
+    averaging=0.999,
+    guard="two-step",
+)
+
+
+def for_folder(given: Run) -> tuple[Run, "Survey"]:
+    """The recipe for the folder that a run names, and what that folder is like."""
+    from bilateral.data.survey import survey_folder
+
+    kind, _, path = given.data.name.partition(":")
+    if given.data.name == FOLDER.data.name:
+        raise UserError("the recipe folder needs --data folder:PATH, with one folder a class in it")
+    if kind != NAME:
+        raise UserError(
+            f"the recipe folder is for --data folder:PATH, not {given.data.name}; "
+            "see `bilateral list recipes`"
+        )
+    survey = survey_folder(Path(path))
+    return chosen(survey, given), survey
+
+
+def chosen(survey: "Survey", given: Run) -> Run:
+    """The recipe for such pictures; of `given` it heeds the data and the image size.
+
+    Whatever else was given is the caller's to put in place of what is chosen.
+    """
+    size = given.image_size or _image_size(survey)
+    large = size is not None and size > SMALL
+    images = survey.images
+    if given.data.images_per_class is not None:
+        images = min(images, given.data.images_per_class * survey.classes)
+    budget = LARGE_BUDGET if large else SMALL_BUDGET
+    batch = _batch_size(images)
+    rate = FOLDER.optimiser.learning_rate * batch / LARGEST_BATCH
+    augment = "resized-crop-flip" if large else "crop-flip"
+    return FOLDER.with_fields(
+        recipe=NAME,
+        data=FOLDER.data.with_fields(name=given.data.name, augment=augment),
+        model="resnet-50" if large else "preact-resnet-18",
+        image_size=size,
+        adversary=FOLDER.adversary.with_fields(epsilon=budget, step_size=budget),
+        optimiser=FOLDER.optimiser.with_fields(batch_size=batch, learning_rate=rate),
+        epochs=min(max(round(IMAGES_SEEN / images), EPOCHS[0]), EPOCHS[1]),
+        check_epochs=min(max(round(IMAGES_A_READING / images), 1), LEAST_OFTEN),
+    )
+
+
+def _image_size(survey: "Survey") -> int | None:
+    """None where all are small and alike: then they are read as they are."""
+    if survey.size is not None and max(survey.size) <= SMALL:
+        return None
+    return max((size for size in SIZES if size <= survey.side), default=SIZES[0])
+
+
+def _batch_size(images: int) -> int:
+    """A power of two that leaves some steps to an epoch; of very few images, all of them."""
+    size = LARGEST_BATCH
+    while size > max(images // FEWEST_STEPS, 8):
+        size //= 2
+    return min(size, images)
+
+
+def described(run: Run, survey: "Survey") -> str:
+    """What is trained on what, in one line."""
+    adversary, labels = run.adversary, run.labels
+    seen = f"shorter side {survey.side} pixels"
+    if survey.size is not None:
+        seen = "{} x {} pixels".format(*survey.size)
+    size = f"{run.image_size} x {run.image_size}" if run.image_size else "as they are"
+    ratio = "classes - 1" if labels.ratio is None else f"{labels.ratio:g}"
+    return (
+        f"{survey.images:,} pictures in {survey.classes} classes ({seen}): {run.model}, images "
+        f"{size}, budget {fraction_text(adversary.epsilon)}, {labels.rule} labels (ratio {ratio}), "
+        f"epochs {run.epochs}, batches of {run.optimiser.batch_size}, guard {run.guard}; "
+        "every choice is an option (--help)"
+    )

@@ -1,0 +1,62 @@
+"""The start of an attack where the last one on the same image ended (Jia et al. 2022: FGSM-EP).
+
+A byte for every value of every training image, on the device beside its pixels, in the frame of
+the picture as it is stored: a perturbation follows its pixels through other crops and mirroring.
+"""
+
+import math
+
+import torch
+from torch import Tensor
+
+from bilateral.config import Run
+from bilateral.data.batches import Moves, shift_and_mirror
+from bilateral.data.datasets import Split
+from bilateral.errors import UserError
+from bilateral.processes import Processes
+
+_MOST, _NONE = 127, -128
+"""A byte is a 127th of the start's width; -128 stands where nothing is known yet."""
+
+
+class Priors:
+    """The last perturbation of every training image, no wider than a random start may be."""
+
+    def __init__(self, count: int, shape: tuple[int, ...], width: float, device: torch.device):
+        self.kept = torch.full((count, *shape), _NONE, dtype=torch.int8, device=device)
+        self.unit = width / _MOST
+
+    def start(self, numbers: Tensor, moves: Moves) -> Tensor:
+        """Perturbations of images that were moved so; NaN where nothing is known."""
+        kept = self.kept[numbers]
+        known = torch.where(kept == _NONE, math.nan, kept * self.unit)
+        return shift_and_mirror(known, *moves, fill=math.nan)
+
+    def keep(self, numbers: Tensor, moves: Moves, perturbations: Tensor) -> None:
+        """Remember what an attack did to images that were moved so; the rest stays as it was."""
+        here = shift_and_mirror(perturbations, *moves.back(), fill=math.nan)
+        steps = (here / self.unit).round().clamp(-_MOST, _MOST)
+        self.kept[numbers] = torch.where(here.isnan(), self.kept[numbers], steps).to(torch.int8)
+
+    def go_on(self, kept: Tensor) -> None:
+        """Take over what a checkpoint holds, in place: a CUDA graph knows the address."""
+        if kept.shape != self.kept.shape or kept.dtype != self.kept.dtype:
+            raise ValueError(f"priors of {kept.dtype} {tuple(kept.shape)}")
+        self.kept.copy_(kept)
+
+
+def priors_of(split: Split, run: Run, device: torch.device, processes: Processes) -> Priors | None:
+    """Room for the perturbations of a run that starts from them; refused where there is none."""
+    adversary = run.adversary
+    if not adversary.prior_start or run.method == "undefended":
+        return None
+    if split.streamed:
+        raise UserError(
+            "adversary.prior_start keeps a perturbation of every training image in memory: "
+            "not for a folder that is too large for it"
+        )
+    if processes.world > 1:  # every epoch deals the images out anew
+        raise UserError("adversary.prior_start is for one process: images change hands each epoch")
+    height, width, channels = split.pixels.shape[1:]
+    widest = adversary.epsilon * adversary.start_width
+    return Priors(len(split.labels), (channels, height, width), widest, device)

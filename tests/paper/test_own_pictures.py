@@ -1,0 +1,244 @@
+"""The recipe `folder`: what is chosen for which pictures, and the command from end to end."""
+
+import json
+
+import numpy as np
+import pytest
+from PIL import Image
+
+from bilateral.cli import main
+from bilateral.commands.sweep import Plan, runs_of
+from bilateral.commands.train import default_run
+from bilateral.config import Data, Run
+from bilateral.data.survey import Survey
+from bilateral.errors import UserError
+from bilateral.paper.own_pictures import FOLDER, SIZES, chosen, described, for_folder
+from bilateral.paper.recipes import RECIPES, recipe_named
+from entry_point import bilateral
+
+
+def given(**fields):
+    return FOLDER.with_fields(data=Data(name="folder:mine"), **fields)
+
+
+def choice(classes=10, images=50_000, side=32, size=(32, 32), **fields):
+    return chosen(Survey(classes, images, side, size), given(**fields))
+
+
+def test_small_pictures_of_one_size():
+    run = choice()
+    assert (run.recipe, run.data.name) == ("folder", "folder:mine")
+    assert (run.model, run.image_size) == ("preact-resnet-18", None)
+    assert run.data.augment == "crop-flip"
+    adversary = run.adversary
+    assert (adversary.steps, adversary.target, adversary.loss) == (1, "none", "cross-entropy")
+    assert adversary.random_start and adversary.start_width == 2.0
+    assert (adversary.projection, adversary.batch_norm) == ("none", "eval")
+    assert adversary.epsilon == adversary.step_size == 8 / 255
+    assert (run.labels.rule, run.labels.ratio) == ("adversarial", None), "none is classes - 1"
+    assert (run.guard, run.check_epochs, run.epochs) == ("two-step", 1, 30)
+    assert (run.optimiser.batch_size, run.optimiser.learning_rate) == (128, 0.1)
+    assert run.averaging == 0.999
+
+
+def test_photographs():
+    run = choice(side=375, size=None)
+    assert (run.model, run.image_size) == ("resnet-50", 224)
+    assert run.data.augment == "resized-crop-flip"
+    assert run.adversary.epsilon == run.adversary.step_size == 4 / 255
+    small = choice()
+    assert run.adversary.with_fields(epsilon=8 / 255, step_size=8 / 255) == small.adversary
+    assert (run.optimiser, run.epochs, run.guard) == (small.optimiser, 30, "two-step")
+
+
+@pytest.mark.parametrize(
+    ("side", "size", "expected"),
+    [
+        (8, (8, 8), None),
+        (48, (64, 48), None),
+        (64, (64, 64), None),
+        (20, None, 32),
+        (32, None, 32),
+        (63, None, 32),
+        (64, None, 64),
+        (65, (65, 65), 64),
+        (30, (200, 30), 32),
+        (96, (96, 96), 64),
+        (127, None, 64),
+        (128, None, 128),
+        (224, (224, 224), 224),
+        (223, None, 128),
+        (3000, (4000, 3000), 224),
+    ],
+)
+def test_the_image_size(side, size, expected):
+    """As they are, if small and alike; else the largest standard size that enlarges few."""
+    run = choice(side=side, size=size)
+    assert run.image_size == expected
+    large = expected is not None and expected > 64
+    assert (run.model == "resnet-50") == large
+    assert (run.data.augment == "resized-crop-flip") == large
+    assert run.adversary.epsilon == (4 if large else 8) / 255
+
+
+@pytest.mark.parametrize("asked", [16, 64, 65, 96, 224])
+def test_a_given_image_size_decides_what_follows_from_it(asked):
+    for survey in ({"side": 375, "size": None}, {}):
+        run = choice(**survey, image_size=asked)
+        assert run.image_size == asked
+        assert run.model == ("preact-resnet-18" if asked <= 64 else "resnet-50")
+        assert run.adversary.epsilon == (8 if asked <= 64 else 4) / 255
+
+
+@pytest.mark.parametrize(
+    ("images", "batch", "epochs", "check"),
+    [
+        (1_300_000, 128, 30, 1),
+        (50_000, 128, 30, 1),
+        (20_000, 128, 75, 1),
+        (7_500, 128, 200, 1),
+        (1_000, 128, 200, 2),
+        (511, 64, 200, 5),
+        (200, 32, 200, 10),
+        (36, 8, 200, 10),
+        (20, 8, 200, 10),
+        (5, 5, 200, 10),
+        (2, 2, 200, 10),
+    ],
+)
+def test_batches_and_epochs_follow_from_the_number(images, batch, epochs, check):
+    run = choice(images=images)
+    assert (run.optimiser.batch_size, run.epochs, run.check_epochs) == (batch, epochs, check)
+    assert batch <= images
+    assert run.optimiser.learning_rate == pytest.approx(0.1 * batch / 128)
+
+
+def test_of_a_part_of_the_folder_the_part_counts():
+    part = Data(name="folder:mine", images_per_class=20)
+    run = chosen(Survey(10, 50_000, 32, (32, 32)), FOLDER.with_fields(data=part))
+    assert (run.optimiser.batch_size, run.epochs) == (32, 200)
+    whole = Data(name="folder:mine", images_per_class=9000)
+    assert chosen(Survey(10, 50_000, 32, (32, 32)), FOLDER.with_fields(data=whole)).epochs == 30
+
+
+def test_everything_chosen_is_a_valid_run_and_is_said():
+    for size in (None, *SIZES, 300):
+        for images in (2, 30, 999, 10**6):
+            run = choice(images=images, side=size or 40, size=None)
+            assert Run.model_validate(run.model_dump()) == run
+            said = described(run, Survey(7, images, size or 40, None))
+            assert "\n" not in said
+            for word in (run.model, f"batches of {run.optimiser.batch_size}", "two-step", "255"):
+                assert word in said
+    said = described(choice(), Survey(10, 50_000, 32, (32, 32)))
+    assert said.startswith("50,000 pictures in 10 classes (32 x 32 pixels): preact-resnet-18,")
+    assert "images as they are, budget 8/255, adversarial labels (ratio classes - 1)" in said
+    assert "epochs 30, batches of 128" in said
+
+
+@pytest.fixture(scope="module")
+def photographs(tmp_path_factory):
+    """Two classes of 14 JPEGs each, of different sizes around 40 pixels."""
+    root, generator = tmp_path_factory.mktemp("mine"), np.random.default_rng(0)
+    for label, name in enumerate(("ape", "bee")):
+        (root / name).mkdir()
+        for number in range(14):
+            height, width = generator.integers(36, 48, 2)
+            pixels = generator.integers(0, 60, (height, width, 3))
+            pixels[..., label] += 150
+            Image.fromarray(pixels.astype(np.uint8)).save(root / name / f"{number}.jpg")
+    return root
+
+
+QUICK = ["--model", "small-cnn", "--epochs", "2", "--check-epochs", "2", "--device", "cpu"]
+
+
+def test_a_folder_needs_nothing_else(photographs, tmp_path, capsys):
+    """But the network and the epochs, for the test's sake."""
+    words = ["train", "folder", "--data", f"folder:{photographs}", *QUICK, "--out", tmp_path]
+    done = bilateral(*words)
+    assert done.returncode == 0, done.stderr
+    (line,) = [line for line in done.stderr.splitlines() if line.startswith("folder: ")]
+    assert "26 pictures in 2 classes (shorter side " in line
+    assert "small-cnn, images 32 x 32, budget 8/255" in line
+    assert "epochs 2, batches of 8, guard two-step" in line
+    folder = tmp_path / "folder-small-cnn" / "seed0"
+    run = json.loads((folder / "config.json").read_text())["run"]
+    assert (run["recipe"], run["image_size"], run["guard"]) == ("folder", 32, "two-step")
+    assert run["adversary"]["projection"] == "none" and run["optimiser"]["batch_size"] == 8
+    assert (folder / "model.safetensors").exists()
+    assert main(list(map(str, words))) == 0, "the same is chosen again"
+    assert "already finished" in capsys.readouterr().out
+    out = ["--out", str(tmp_path / "again"), "--quiet", "--device", "cpu"]
+    assert main(["train", str(folder / "config.json"), *out]) == 0
+    assert "pictures in 2 classes" not in capsys.readouterr().err, "nothing is chosen here"
+    copy = tmp_path / "again" / "folder" / "seed0"
+    assert (copy / "model.safetensors").read_bytes() == (folder / "model.safetensors").read_bytes()
+    assert main(["evaluate", str(folder), "--attacks", "fgsm", "--json", "--quiet"]) == 0
+    assert json.loads(capsys.readouterr().out)["images"] == 2
+
+
+def test_photographs_are_cropped_and_decoded_as_they_are_needed(photographs, tmp_path):
+    """Everything overridden is what was given, and what follows from the size follows."""
+    words = [*QUICK[:2], "--epochs", "1", "--image-size", "80", "--optimiser.batch-size", "13"]
+    words += ["--adversary.epsilon", "2/255", "--guard", "watch", "--labels.ratio", "7"]
+    words += ["--check-epochs", "0", "--machine.workers", "0", "--quiet", "--json"]
+    done = bilateral("train", "folder", "--data", f"folder:{photographs}", *words, cwd=tmp_path)
+    assert done.returncode == 0 and done.stderr == "", done.stderr
+    folder = tmp_path / json.loads(done.stdout)["folder"]
+    run = json.loads((folder / "config.json").read_text())["run"]
+    assert (run["image_size"], run["data"]["augment"]) == (80, "resized-crop-flip")
+    assert run["adversary"]["epsilon"] == pytest.approx(2 / 255)
+    assert run["adversary"]["step_size"] == pytest.approx(2 / 255), "scaled from 4/255"
+    assert (run["guard"], run["labels"]["ratio"]) == ("watch", 7)
+    assert run["optimiser"]["batch_size"] == 13
+
+
+@pytest.mark.parametrize(
+    ("words", "message"),
+    [
+        ([], "the recipe folder needs --data folder:PATH"),
+        (["--epochs", "3"], "the recipe folder needs --data folder:PATH"),
+        (["--data", "cifar10"], "is for --data folder:PATH, not cifar10"),
+        (["--data", "folder:nowhere"], "nowhere is not a folder"),
+        (["--data", "folder:."], "holds no class folders"),
+        (["--data", "folder:.", "--epochs", "0"], "epochs"),
+    ],
+)
+def test_without_pictures_one_line_says_what_to_give(words, message, tmp_path):
+    done = bilateral("train", "folder", *words, cwd=tmp_path)
+    assert (done.returncode, done.stdout) == (2, "")
+    assert len(done.stderr.splitlines()) == 1 and message in done.stderr
+    assert not list(tmp_path.iterdir())
+
+
+def test_an_unknown_option_is_still_told(photographs):
+    done = bilateral("train", "folder", "--data", f"folder:{photographs}", "--epoch", "3")
+    assert done.returncode == 2 and "unknown option --epoch" in done.stderr
+
+
+def test_help_needs_no_pictures():
+    done = bilateral("train", "folder", "--help")
+    assert done.returncode == 0 and "folder:PATH" in done.stdout
+
+
+def test_it_is_a_recipe_like_others(photographs):
+    assert recipe_named("folder") == FOLDER.with_fields(recipe="folder")
+    assert "--data folder:PATH" in RECIPES["folder"].summary
+    words = ["folder", f"--data=folder:{photographs}", "--image-size=64", "--seconds", "3"]
+    recipe, run, survey = default_run(words, "bench train")
+    assert (recipe, run.image_size, survey.classes) == ("folder", 64, 2)
+    with pytest.raises(UserError, match="needs --data"):
+        for_folder(recipe_named("folder"))
+
+
+def test_a_sweep_starts_from_what_is_chosen(photographs):
+    data = {"data.name": f"folder:{photographs}", "adversary.epsilon": "4/255"}
+    plan = Plan(recipe="folder", fields=data, grid={"labels.rule": ["one-hot", "adversarial"]})
+    runs = [run for run, _ in dict(runs_of(plan)).values()]
+    assert [run.labels.rule for run in runs] == ["one-hot", "adversarial"]
+    for run in runs:
+        assert (run.image_size, run.optimiser.batch_size) == (32, 8)
+        assert run.adversary.epsilon == run.adversary.step_size == pytest.approx(4 / 255)
+    with pytest.raises(UserError, match="needs --data"):
+        dict(runs_of(Plan(recipe="folder")))
