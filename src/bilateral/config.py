@@ -63,7 +63,8 @@ Fraction = Annotated[
     _fraction_on_command_line,
 ]
 Positive = Annotated[int, Field(ge=1, lt=2**31)]
-Side = Annotated[int, Field(ge=1, le=4096)]
+LARGEST_SIDE = 4096
+Side = Annotated[int, Field(ge=1, le=LARGEST_SIDE)]
 """Pixels of a side of an image."""
 Switch = Literal["auto", "on", "off"]
 Target = Literal["none", "most-confusing", "least-likely", "random", "nearest"]

@@ -175,7 +175,7 @@ def test_a_damaged_file_is_named(target):
 
 
 def test_more_images_than_there_are(target):
-    with pytest.raises(UserError, match="360 test images"):
+    with pytest.raises(UserError, match="must be 1 to 360, the test images of digits"):
         evaluate_target(target, ["fgsm"], EPSILON, 361, CPU)
 
 

@@ -8,10 +8,11 @@ import tyro
 
 from bilateral.arguments import budget, call
 from bilateral.commands.printing import print_json
+from bilateral.commands.targets import named_attacks
 from bilateral.config import config_digest, fraction_text
 from bilateral.errors import UserError
-from bilateral.evaluation.comparison import budgets_of, compare
-from bilateral.runs import RunFolder
+from bilateral.evaluation.comparison import attacks_of, budgets_of, compare
+from bilateral.runs import RunFolder, no_run
 from bilateral.tables import Format, paired_table, render
 
 
@@ -41,19 +42,25 @@ def compare_runs(
         format: how the table is printed.
     """
     if len(runs) < 2:
-        raise UserError("compare needs two or more run folders")
+        raise UserError("compare needs RUN...: two or more run folders")
     for run in runs:
-        if not Path(run).is_dir():
-            raise UserError(f"no run folder at {run}")
+        if not (Path(run) / "attacks").is_dir() and not (Path(run) / "config.json").is_file():
+            raise no_run(Path(run))
     size = budget("--epsilon", epsilon)
     known = budgets_of(RunFolder(Path(runs[0])), attack)
     if size is None and not known:
+        named_attacks(attack)  # an unknown one is no reason to run anything
+        there = attacks_of(RunFolder(Path(runs[0])))
+        has = f"it has {', '.join(there)}; " if there else ""
         raise UserError(
-            f"{runs[0]} has no flags of {attack}: run bilateral evaluate {runs[0]} "
+            f"{runs[0]} has no flags of {attack}: {has}run bilateral evaluate {runs[0]} "
             f"--attacks {attack} first, or choose another --attack"
         )
     if size is None and len(known) > 1:
         raise UserError(f"{runs[0]} has {attack} at {', '.join(known)}: give --epsilon")
+    whole = [Path(run).resolve() for run in runs]
+    if again := [run for place, run in enumerate(runs) if whole[place] in whole[:place]]:
+        raise UserError(f"{again[0]} is named twice: a run does not differ from itself")
     result = compare(runs, attack, fraction_text(size) if size else known[0])
     if json:
         print_json(result.model_dump(mode="json"))

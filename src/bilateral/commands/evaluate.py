@@ -82,6 +82,7 @@ def evaluate_run(options: Options) -> Evaluation:
         load_function(own)  # one that is not there is told of before others have run for hours
     if options.batch_size is not None and options.batch_size < 1:
         raise UserError(f"--batch-size {options.batch_size}: must be at least one image")
+    from bilateral.data.subsets import chosen_images
     from bilateral.evaluation.campaign import evaluate_target
     from bilateral.evaluation.progress import EvaluationProgress
     from bilateral.evaluation.target import find_target
@@ -91,6 +92,7 @@ def evaluate_run(options: Options) -> Evaluation:
     place = choose_device(options.device)
     found = find_target(options.target, options.data, options.image_size, options.out, place)
     limit_threads(place, found.split.image_values)
+    chosen_images(found.split, options.images, found.data)  # refused before anything is said of it
     size = epsilon or found.epsilon
     trained = RunFolder(Path(options.target))
     events = [f"training: {event}" for event in trained.guard_events()]
