@@ -43,7 +43,7 @@ def parse(target: Callable[..., Any], arguments: Sequence[str], prog: str, **opt
     plainly = contextlib.nullcontext() if wants_help(arguments) else _plain_boxes()
     try:
         with plainly, contextlib.redirect_stderr(captured):
-            return tyro.cli(target, args=list(arguments), prog=prog, **options)
+            found = tyro.cli(target, args=list(arguments), prog=prog, **options)
     except ValidationError as error:
         raise UserError(_of_fields(error)) from None
     except SystemExit as stop:
@@ -54,6 +54,16 @@ def parse(target: Callable[..., Any], arguments: Sequence[str], prog: str, **opt
             cause = cause.__context__
         message = _of_fields(cause) if cause else one_line(captured.getvalue(), arguments, prog)
         raise UserError(message) from None
+    _refuse_empty_lists(found, arguments)
+    return found
+
+
+def _refuse_empty_lists(found: object, words: Sequence[str]) -> None:
+    """An option for a list that was given without a member: it would pass for its default, all."""
+    for word, after in zip(words, [*words[1:], "--"], strict=True):
+        value = getattr(found, word.removeprefix("--").replace("-", "_"), None)
+        if word.startswith("--") and after.startswith("--") and value in ((), []):
+            raise UserError(f"{word} needs a value")
 
 
 @contextlib.contextmanager
