@@ -13,7 +13,7 @@ from bilateral.config import config_digest, fraction_text
 from bilateral.errors import UserError
 from bilateral.evaluation.comparison import attacks_of, budgets_of, compare
 from bilateral.runs import RunFolder, no_run
-from bilateral.tables import Format, paired_table, render
+from bilateral.tables import Format, narrow, paired_table, render
 
 
 def command(words: Sequence[str]) -> None:
@@ -66,8 +66,13 @@ def compare_runs(
         print_json(result.model_dump(mode="json"))
         return
     spread = f" +- {100 * result.spread:.1f}" if result.spread is not None else ""
+    table = paired_table(result)
+    if format != "text":
+        print(render(table, format))
+        return
+    names, table = narrow(table)
     print(f"{result.attack} at {result.epsilon_text}, {result.images} images in common")
-    print(render(paired_table(result), format))
+    print("\n".join([*names, render(table)]))
     if _one_recipe(runs):
         print(f"mean {100 * result.mean_accuracy:.1f}{spread} over {len(result.runs)} runs")
 
