@@ -99,6 +99,11 @@ def test_an_answer_names_the_option_the_value_and_what_is_valid(line, answer, sa
     assert not re.search(LEAKS, error)
 
 
+def test_a_command_without_any_argument_runs(said, capsys):
+    assert main(["data", "list"]) == 0
+    assert "digits" in capsys.readouterr().out
+
+
 def test_a_long_path_comes_out_in_one_piece(said):
     path = "/".join(["somewhere"] * 20)
     code, error = said(f"evaluate there {path}")

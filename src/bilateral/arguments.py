@@ -60,7 +60,7 @@ def parse(target: Callable[..., Any], arguments: Sequence[str], prog: str, **opt
 
 def _refuse_empty_lists(found: object, words: Sequence[str]) -> None:
     """An option for a list that was given without a member: it would pass for its default, all."""
-    for word, after in zip(words, [*words[1:], "--"], strict=True):
+    for word, after in zip(words, [*words[1:], "--"], strict=False):
         value = getattr(found, word.removeprefix("--").replace("-", "_"), None)
         if word.startswith("--") and after.startswith("--") and value in ((), []):
             raise UserError(f"{word} needs a value")
