@@ -79,6 +79,7 @@ RUN = "runs/digits/seed0"
         (f"report {RUN} --transfer text.txt", "text.txt cannot be read: not JSON"),
         (f"bench evaluate {RUN} --attacks pgd0", "unknown attack 'pgd0'"),
         (f"bench evaluate {RUN} --attacks pgd2 --peer-batch-sizes 0", "--peer-batch-sizes 0: must"),
+        (f"bench evaluate {RUN} --attacks pgd2 --peer-batch-sizes", "needs a value"),
         (f"bench evaluate {RUN} --attacks pgd2 --batch-size 0", "--batch-size 0: must be at least"),
         ("bench train digits-r-mc-la --model small-cn", "nearest: small-cnn"),
     ],

@@ -126,13 +126,12 @@ def evaluate(
             raise UserError(
                 f"--attacks {name}: no peer has it; bench knows pgdK, {', '.join(COMPARABLE)}"
             )
-    for option, sizes in (
-        ("--peer-batch-sizes", peer_batch_sizes),
-        ("--batch-size", (batch_size,)),
-    ):
-        if not sizes or any(size is not None and size < 1 for size in sizes):
-            given = " ".join(map(str, sizes))
-            raise UserError(f"{option} {given}".rstrip() + ": must be at least one image")
+    if not peer_batch_sizes:
+        raise UserError("--peer-batch-sizes needs a value")
+    ours = () if batch_size is None else (batch_size,)
+    for option, sizes in (("--batch-size", ours), ("--peer-batch-sizes", peer_batch_sizes)):
+        if min(sizes, default=1) < 1:
+            raise UserError(f"{option} {min(sizes)}: must be at least one image")
     size = budget("--epsilon", epsilon)
     from rich.console import Console
 
