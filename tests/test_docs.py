@@ -25,7 +25,14 @@ from bilateral.attacks.table import attack_names
 from bilateral.cli import COMMANDS, main
 from bilateral.config import Machine, Run
 from bilateral.evaluation.checks import CHECKS
-from bilateral.paper.pages import IN_BRIEF, brief, claims_page, measured_tables, tables_page
+from bilateral.paper.pages import (
+    IN_BRIEF,
+    brief,
+    claims_page,
+    first_figure,
+    measured_tables,
+    tables_page,
+)
 from bilateral.paper.recipes import recipe_named
 from bilateral.paper.rendering import (
     diagnosis_table,
@@ -108,9 +115,10 @@ def part(name: str) -> str:
     """A generated part by the name in its markers."""
     if name == "modules":
         return module_tree()
-    if name in ("reproduce", "claims", "measured"):
-        page = {"reproduce": tables_page, "claims": claims_page, "measured": brief}[name]
-        return page(measured_tables(RESULTS))
+    pages = {"reproduce": tables_page, "claims": claims_page}
+    pages |= {"measured": brief, "figure": first_figure}
+    if name in pages:
+        return pages[name](measured_tables(RESULTS))
     if name == "bench":
         return speed_table(read(*BENCHES))
     if name == "bench-train":
@@ -270,6 +278,18 @@ def test_messages_of_the_guards_are_those_shown() -> None:
         assert any(message in text for text in spoken), message
 
 
+def test_the_first_screen_of_the_readme_answers() -> None:
+    """What it is, how to install it, one command, one measured figure; the tree comes last."""
+    text = README.read_text()
+    lines = text.splitlines()
+    first = "\n".join(lines[:25])
+    for answer in ("trains image classifiers", "pip install", "bilateral demo", "<!-- figure -->"):
+        assert answer in first, answer
+    assert re.search(r"\*\*\d+\.\d\*\* \[\d+\.\d, \d+\.\d\]", first), "with its interval"
+    tree = text.index("<!-- modules -->")
+    assert "<details>" in text[tree - 100 : tree] and not re.search(r"^## ", text[tree:], re.M)
+
+
 def test_every_command_is_documented() -> None:
     text = README.read_text()
     table = re.findall(r"^\| `bilateral ([a-z]+)", text, re.M)
@@ -329,7 +349,7 @@ def test_make_targets_exist() -> None:
 @pytest.mark.parametrize(
     ("document", "parts"),
     [
-        (README, ["measured", "aims:gpu", "modules"]),
+        (README, ["figure", "measured", "aims:gpu", "modules"]),
         (EVALUATION, ["parity", "bench", "aims:attacks", "diagnose-digits", "diagnose-cifar10"]),
         (
             TRAINING,

@@ -11,7 +11,7 @@ import numpy as np
 import pytest
 
 from bilateral.cli import main
-from bilateral.commands.sweep import Plan, means, ranking, runs_of
+from bilateral.commands.sweep import Plan, means, ranking, read_plan, runs_of
 from bilateral.data.datasets import load
 from bilateral.errors import TrainingError, UserError
 from bilateral.paper.recipes import recipe_named
@@ -86,7 +86,10 @@ def test_what_is_done_is_not_done_again(swept, capsys):
 def test_a_spent_budget_starts_nothing_and_says_so(tmp_path, capsys):
     (tmp_path / "small.toml").write_text(SMALL)
     words = ["sweep", str(tmp_path / "small.toml"), "--out", str(tmp_path / "out")]
-    assert main([*words, "--minutes", "-1"]) == 0
+    for wrong in ("-1", "nan"):
+        assert main([*words, "--minutes", wrong]) == 2
+        assert "--minutes" in capsys.readouterr().err
+    assert main([*words, "--minutes", "0"]) == 0
     assert "target-none/seed0: not started, the time is spent" in capsys.readouterr().err
     assert not list(tmp_path.rglob("*.safetensors"))
     assert {trial["status"] for trial in trials(tmp_path)} == {"not started"}
@@ -136,25 +139,54 @@ def test_the_grid_the_list_and_the_seeds_are_multiplied():
 
 
 @pytest.mark.parametrize(
+    "text",
+    [
+        '[fields]\n"adversary.epsilon" = "4/255"\ndata.name = "svhn"',
+        '[fields]\nadversary.epsilon = "4/255"\ndata = "svhn"',
+        '[fields.adversary]\nepsilon = "4/255"\n[fields.data]\nname = "svhn"',
+        '[[runs]]\nadversary.epsilon = "4/255"\ndata = "svhn"',
+        '[grid]\nadversary.epsilon = ["4/255"]\ndata = ["svhn"]',
+    ],
+)
+def test_a_field_of_a_part_leaves_the_rest_of_the_part_alone(text, tmp_path):
+    """TOML reads a dotted key as a table: it once stood for the whole adversary."""
+    path = tmp_path / "sweep.toml"
+    path.write_text(f'recipe = "cifar10-r-mc-la"\n{text}\n')
+    ((run, _),) = dict(runs_of(read_plan(path))).values()
+    recipe = recipe_named("cifar10-r-mc-la")
+    assert run.adversary == recipe.adversary.with_fields(epsilon="4/255", step_size="4/255")
+    assert run.data.with_fields(held_out=0) == recipe.data.with_fields(name="svhn")
+
+
+@pytest.mark.parametrize(
     ("text", "message"),
     [
-        ("recipe = 3", "recipe: Input should be a valid string"),
-        ("recipe = 'digits-r-mc-la'\nnonsense = 1", "nonsense: Extra inputs"),
+        ("recipe = 3", "recipe 3: must be a text"),
+        ("recipe = 'digits-r-mc-la'\nnonsense = 1", "nonsense is unknown (there are: recipe, "),
         (
             "recipe = 'digits-r-mc-la'\n[fields]\nepoch = 3",
             "unknown field 'epoch'; nearest: epochs",
         ),
         ("recipe = 'digits-r-mc-la'\n[grid]\n'data.name.x' = [3]", "unknown field 'data.name.x'"),
-        ("recipe = 'digits-r-mc-la'\n[fields]\nepochs = 0", "epochs: Input should be greater"),
+        ("recipe = 'digits-r-mc-la'\n[fields]\nepochs = 0", "epochs 0: must be at least 1"),
         ("recipe = 'cifar10-rmc'", "unknown recipe 'cifar10-rmc'"),
         ("recipe = 'digits-r-mc-la'\nattacks = 'pgdx'", "unknown attack 'pgdx'"),
         ("recipe = 'digits-r-mc-la'\nepsilon = '8'", "did you mean 8/255?"),
         ("recipe = 'digits-r-mc-la'\nepsilon = ['8/255', '8']", "did you mean 8/255?"),
         ("recipe = ", "cannot be read"),
-        ("recipe = 'digits-r-mc-la'\nseeds = [-1]", "seeds.0: Input should be greater"),
-        ("recipe = 'digits-r-mc-la'\nheld_out = -5", "held_out: Input should be greater"),
+        ("recipe = 'digits-r-mc-la'\nseeds = [-1]", "seeds.0 -1: must be at least 0"),
+        ("recipe = 'digits-r-mc-la'\nheld_out = -5", "held_out -5: must be at least 1"),
         ("recipe = 'digits-r-mc-la'\n[grid]\nseed = [0, 1]", "seeds are the file's `seeds`"),
         ("recipe = 'digits-r-mc-la'\n[grid]\n'data.held_out' = [0]", "must be 1 or more"),
+        ("recipe = 'digits-r-mc-la'\nheld_out = 5000", "less than the 1,437 training images"),
+        ("recipe = 'digits-r-mc-la'\nseeds = []", "seeds: must have at least 1 value"),
+        ("recipe = 'digits-r-mc-la'\n[grid]\nepochs = []", "grid.epochs: must have at least 1"),
+        ("recipe = 'digits-r-mc-la'\n[grid]\nepochs = 3", "grid.epochs 3: must be a list"),
+        ("recipe = 'digits-r-mc-la'\nminutes = -4", "minutes -4: must be at least 0"),
+        ("recipe = 'digits-r-mc-la'\nminutes = nan", "minutes nan: must be a finite number"),
+        ("recipe = 'digits-r-mc-la'\n[fields]\nmodel = 'small-cn'", "nearest: small-cnn"),
+        ("recipe = 'digits-r-mc-la'\n[fields]\ndata = 'digit'", "nearest: digits"),
+        ("recipe = 'digits-r-mc-la'\nattacks = 'pgd9-step0'", "S above 0 and at most 255"),
     ],
 )
 def test_bad_files_are_one_line(text, message, tmp_path, capsys):
@@ -162,6 +194,7 @@ def test_bad_files_are_one_line(text, message, tmp_path, capsys):
     assert main(["sweep", str(tmp_path / "bad.toml"), "--out", str(tmp_path / "out")]) == 2
     error = capsys.readouterr().err
     assert message in error and error.count("\n") == 1
+    assert str(tmp_path / "bad.toml") in error
     assert not (tmp_path / "out").exists()
     assert main(["sweep", str(tmp_path / "none.toml")]) == 2
 
@@ -217,14 +250,14 @@ def test_when_the_time_is_spent_none_is_started(tmp_path, capsys):
     (tmp_path / "small.toml").write_text(SMALL)
     words = ["sweep", str(tmp_path / "small.toml"), "--out", str(tmp_path / "out")]
     for more in ([], ["--jobs", "2"]):
-        assert main([*words, "--minutes", "-1", *more]) == 0
+        assert main([*words, "--minutes", "0", *more]) == 0
         assert capsys.readouterr().err.count("not started, the time is spent") == 2
         assert {trial["status"] for trial in trials(tmp_path)} == {"not started"}
 
 
 @pytest.mark.parametrize(
     ("words", "message"),
-    [(["--jobs", "0"], "--jobs 0: at least 1"), (["--trial", "x"], "unknown run 'x'")],
+    [(["--jobs", "0"], "--jobs 0: must be at least 1"), (["--trial", "x"], "unknown run 'x'")],
 )
 def test_bad_options_are_one_line(words, message, tmp_path, capsys):
     (tmp_path / "small.toml").write_text(SMALL)

@@ -1,17 +1,29 @@
-"""Command-line arguments from typed functions and values, by tyro; its errors as one line."""
+"""Command-line arguments from typed functions and values, by tyro; its errors as one line.
+
+tyro draws a box around what is wrong, and what pydantic says is meant for programmers: both are
+told again in the words of the command line.
+"""
 
 import contextlib
 import functools
 import io
+import os
 import re
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
+from difflib import get_close_matches
 from typing import Any
 
 import tyro
 from pydantic import ValidationError
 
-from bilateral.config import first_complaint, parse_budget
+from bilateral.complaints import complaint
+from bilateral.config import parse_budget
 from bilateral.errors import UserError
+
+_ROOTS = ("Run", "Options")
+"""Classes whose fields are options without a prefix; others give theirs, `Labels` `--labels.`."""
+_KINDS = {"INT": "whole number", "FLOAT": "number"}
+_INTERNAL = r"invalid literal|could not convert|no type matching|Could not find valid parse"
 
 
 def call(command: Callable[..., Any], arguments: Sequence[str], prog: str) -> Any:
@@ -28,42 +40,157 @@ def call(command: Callable[..., Any], arguments: Sequence[str], prog: str) -> An
 def parse(target: Callable[..., Any], arguments: Sequence[str], prog: str, **options: Any) -> Any:
     """Build `target` from the arguments; a bad one becomes a UserError."""
     captured = io.StringIO()
+    plainly = contextlib.nullcontext() if wants_help(arguments) else _plain_boxes()
     try:
-        with contextlib.redirect_stderr(captured):
-            return tyro.cli(target, args=list(arguments), prog=prog, **options)
+        with plainly, contextlib.redirect_stderr(captured):
+            found = tyro.cli(target, args=list(arguments), prog=prog, **options)
     except ValidationError as error:
-        raise UserError(first_complaint(error).removeprefix("run.")) from None
+        raise UserError(_of_fields(error)) from None
     except SystemExit as stop:
         if stop.code in (0, None):
             raise
-        raise UserError(one_line(captured.getvalue())) from None
+        cause: BaseException | None = stop
+        while cause is not None and not isinstance(cause, ValidationError):
+            cause = cause.__context__
+        message = _of_fields(cause) if cause else one_line(captured.getvalue(), arguments, prog)
+        raise UserError(message) from None
+    _refuse_empty_lists(found, arguments)
+    return found
 
 
-def one_line(box: str) -> str:
-    """tyro's boxed message as one line, without pydantic's decoration."""
+def _refuse_empty_lists(found: object, words: Sequence[str]) -> None:
+    """An option for a list that was given without a member: it would pass for its default, all."""
+    for word, after in zip(words, [*words[1:], "--"], strict=False):
+        value = getattr(found, word.removeprefix("--").replace("-", "_"), None)
+        if word.startswith("--") and after.startswith("--") and value in ((), []):
+            raise UserError(f"{word} needs a value")
+
+
+@contextlib.contextmanager
+def _plain_boxes() -> Iterator[None]:
+    """Boxes as tyro draws them where standard output is no terminal: rules, and no colours.
+
+    They are as wide as they need to be: a path would else come out in two pieces.
+    """
+    before = os.environ.get("COLUMNS")
+    os.environ["COLUMNS"] = "100000"
+    try:
+        with contextlib.redirect_stdout(io.StringIO()):
+            yield
+    finally:
+        del os.environ["COLUMNS"]
+        if before is not None:
+            os.environ["COLUMNS"] = before
+
+
+def _of_fields(error: ValidationError) -> str:
+    """The first of pydantic's errors, with fields named as the options that set them."""
+    fault = error.errors()[0]
+    path = [str(part) for part in fault["loc"] if isinstance(part, str)]
+    if error.title not in _ROOTS:
+        path.insert(0, error.title.lower())
+    name = _option(".".join(path)) if fault["loc"] else ""
+    prefix = "" if error.title in _ROOTS else f"{error.title.lower()}."
+
+    def spelled(match: re.Match[str]) -> str:
+        field = match[1] if "." in match[1] else prefix + match[1]
+        return _option(field) + (f" {match[2]}" if match[2] else "")
+
+    text = complaint(fault, name)
+    text = re.sub(r"(?<![-\w.])([a-z_]+(?:\.[a-z_]+)*) = ([\w-]+)", spelled, text)
+    return re.sub(r"(?<![-\w.])([a-z]+(?:[_.][a-z]+)+)()(?!\w)", spelled, text)
+
+
+def _option(field: str) -> str:
+    """The option that sets a field; `--data` is short for `--data.name`."""
+    option = f"--{field.rstrip('_').replace('_', '-')}"
+    return "--data" if option == "--data.name" else option
+
+
+def one_line(box: str, words: Sequence[str], prog: str) -> str:
+    """tyro's boxed message as one line: what was given, and what is valid."""
     sections: list[list[str]] = [[]]
-    for line in box.splitlines():
-        text = line.strip("│╭╮╰╯|+ \t")  # tyro draws with | and + where the output is ASCII
-        if set(text) <= {"─", "-"}:
+    for line in map(str.strip, box.splitlines()):
+        if set(line) <= {"-"}:
             sections.append([])
-        elif line.startswith(("│", "|")):
-            sections[-1].append(text)
-    message = " ".join(sections[0]) or " ".join(box.split())
-    if match := re.match(r"Unrecognized options: ([^, ]+)", message):
+        else:
+            sections[-1].append(line)
+    _, first, *others = [section for section in sections if section] + [[""], [""]]
+    if first[0].startswith("Missing from"):
+        return _missing(first[1:], others, prog)
+    if match := re.match(r"Unrecognized options: (.*)", first[0]):
+        return _unrecognised(match[1], others, words)
+    if match := re.match(r"Missing value for argument '([^/']+)", first[0]):
+        return f"{match[1]} needs a value"
+    if match := re.match(r"invalid choice '(.*)' for argument '(\S+)'.*? of \((.*)\)", first[0]):
+        choices = match[3].replace("'", "").removesuffix(",")
+        return f"{match[2]} {match[1]}: must be one of {choices}"
+    if match := re.match(r"Error parsing ([^/ ]+?)(?:/\S+)?: (.*)", first[0]):
+        if re.match(_INTERNAL, match[2]):
+            return _not_of_a_kind(match[1], others, words)
+        return f"{match[1]}: {match[2].removesuffix('.')}"
+    return " ".join(first) or " ".join(box.split())
+
+
+def _missing(lines: list[str], others: list[list[str]], prog: str) -> str:
+    """What a command needs and was not given; a misspelt option is the likelier reason."""
+    needed: dict[str, str] = {}
+    for line in lines:
+        if match := re.match(r"(--[\w.-]+|[A-Z]+)(?: \[.*|$)", line):
+            needed[match[1]] = ""
+        elif needed:
+            needed[next(reversed(needed))] += f" {line}"
+    for section in others:
+        if section[0].startswith("Unrecognized") and section[1].startswith("--"):
+            near = get_close_matches(section[1], needed)
+            return _unknown_option(section[1], near)
+    parts = [
+        f"{name}:{text.removesuffix('(required)').rstrip(' .')}" for name, text in needed.items()
+    ]
+    return f"{prog.removeprefix('bilateral ')} needs {'; and '.join(parts)}"
+
+
+def _unrecognised(given: str, others: list[list[str]], words: Sequence[str]) -> str:
+    """An option that there is not, or a word too many."""
+    word = given.split(", ")[0]
+    if word.startswith("-"):
         near = [
-            word
-            for section in sections[1:]
-            if section and section[0].startswith("Perhaps")
+            option
+            for section in others
+            if section and section[0].startswith(("Perhaps", f"Arguments similar to {word}:"))
             for line in section[1:]
-            for word in re.findall(r"^--[\w.-]+", line)
+            for option in re.findall(r"^--[\w.-]+", line)
         ]
-        hint = f"; nearest: {', '.join(dict.fromkeys(near))}" if near else ""
-        return f"unknown option {match[1]}{hint} (--help lists all)"
-    pydantic = r"Error parsing (\S+): \d+ validation errors? for \w+ (\S+) (.*?) \[type=.*"
-    if match := re.match(pydantic, message):
-        where = f"{match[1]}.{match[2]}".removeprefix("run.").removeprefix("options.")
-        return f"{where}: {match[3].removeprefix('Value error, ')}"
-    return message.removeprefix("Error parsing ").removesuffix(".")
+        return _unknown_option(word, near)
+    before = list(words[: words.index(word)]) if word in words else []
+    options = [place for place, each in enumerate(before) if each.startswith("--")]
+    after = f" after {' '.join(before[options[-1] :])}" if options else ""
+    hint = ""
+    if options and word.lower() in ("true", "false", "yes", "no", "on", "off"):
+        *group, name = before[options[-1]].removeprefix("--").split(".")
+        hint = f": it is a switch, and --{'.'.join([*group, f'no-{name}'])} turns it off"
+    return f"'{word}' is one word too many{after}{hint} (--help lists all options)"
+
+
+def _unknown_option(option: str, near: Sequence[str]) -> str:
+    hint = f"; nearest: {', '.join(dict.fromkeys(near))}" if near else ""
+    return f"unknown option {option}{hint} (--help lists all)"
+
+
+def _not_of_a_kind(option: str, others: list[list[str]], words: Sequence[str]) -> str:
+    """A value that is no number; the help text that tyro adds says what the option takes."""
+    usage = next((part[1] for part in others if part[0].startswith("Argument helptext")), "")
+    kinds = [_KINDS[kind] for kind in re.findall("|".join(_KINDS), usage)[:1]]
+    several, none = " ..." in usage, "{None}" in usage
+    needed = "".join([*kinds, "s" * several]) if several else f"a {''.join(kinds) or 'value'}"
+    given = ""
+    for place, word in enumerate(words):
+        name, equals, value = word.partition("=")
+        if name == option:
+            rest = [value] if equals else list(words[place + 1 :])
+            values = [each for each in rest if not each.startswith("--")]
+            given = f" {' '.join(values if several else values[:1])}"
+    return f"{option}{given}: must be {needed}{', or None' if none else ''}"
 
 
 def budget(option: str, text: str | None) -> float | None:

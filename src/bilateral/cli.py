@@ -37,6 +37,9 @@ def main(arguments: Sequence[str] | None = None) -> int:
         # The reader of a pipe (head, say) has gone; nothing more can be printed.
         os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
         return 0
+    except (FileExistsError, NotADirectoryError) as error:
+        print(f"bilateral: {error.filename}: a file is in the way of a folder", file=sys.stderr)
+        return 2
     except OSError as error:
         named = f"{error.filename}: " if error.filename else ""
         print(f"bilateral: {named}{error.strerror or error}", file=sys.stderr)
@@ -50,7 +53,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
 
 
 def _run(words: list[str]) -> int:
-    if not words or words[0] in ("-h", "--help"):
+    if not words or words[0] in ("-h", "--help", "help"):
         width = max(map(len, COMMANDS))
         lines = [f"  {name:<{width}}  {summary}" for name, summary in COMMANDS.items()]
         print(USAGE + "\n".join(lines), flush=True)

@@ -7,13 +7,13 @@ a recipe is such a value, `config.json` holds it, and the command line overrides
 import hashlib
 import json
 import math
-import re
 from collections.abc import Mapping
 from typing import Annotated, Any, Literal, Self
 
 import tyro
 from pydantic import BaseModel, BeforeValidator, ConfigDict, Field, ValidationError, model_validator
 
+from bilateral.complaints import complaint
 from bilateral.errors import UserError, unknown
 
 
@@ -44,7 +44,8 @@ def parse_budget(text: object) -> float:
     value = float(str(parse_fraction(text)))
     if not 0 < value <= 1:
         hint = f"; did you mean {value:g}/255?" if value > 1 else ""
-        raise ValueError(f"{value:g} is outside (0, 1]: images are floats in [0, 1]{hint}")
+        given = text if isinstance(text, str) else f"{value:g}"
+        raise ValueError(f"{given} is outside (0, 1]: images are floats in [0, 1]{hint}")
     return value
 
 
@@ -62,7 +63,8 @@ Fraction = Annotated[
     _fraction_on_command_line,
 ]
 Positive = Annotated[int, Field(ge=1, lt=2**31)]
-Side = Annotated[int, Field(ge=1, le=4096)]
+LARGEST_SIDE = 4096
+Side = Annotated[int, Field(ge=1, le=LARGEST_SIDE)]
 """Pixels of a side of an image."""
 Switch = Literal["auto", "on", "off"]
 Target = Literal["none", "most-confusing", "least-likely", "random", "nearest"]
@@ -246,7 +248,10 @@ class Optimiser(Settings):
     def _ordered(self) -> "Optimiser":
         inside = all(0 < milestone < 1 for milestone in self.milestones)
         if not inside or list(self.milestones) != sorted(self.milestones):
-            raise ValueError("milestones are rising fractions of the run, each in (0, 1)")
+            given = " ".join(f"{milestone:g}" for milestone in self.milestones)
+            raise ValueError(
+                f"optimiser.milestones {given}: must be rising fractions of the run, each in (0, 1)"
+            )
         return self
 
 
@@ -343,14 +348,12 @@ class Machine(Settings):
     tensorboard: bool = Field(False, description="also write TensorBoard events to the run folder")
 
 
-def first_complaint(error: ValidationError, prefix: str = "") -> str:
-    """A pydantic error as one line: the field, and what is wrong with it."""
+def first_complaint(error: ValidationError) -> str:
+    """A pydantic error as one line: the field, what it holds, and what is wrong with that."""
     if error.error_count() > 1000:  # of millions even the list would take gigabytes
         return f"{error.error_count():,} values are wrong"
     first = error.errors()[0]
-    field = ".".join([*([prefix] if prefix else []), *(str(part) for part in first["loc"])])
-    message = re.sub(r"^Value error, ", "", first["msg"])
-    return f"{field}: {message}" if field else message
+    return complaint(first, ".".join(str(part) for part in first["loc"]))
 
 
 def flat(value: Any, path: str = "") -> dict[str, Any]:
@@ -367,8 +370,13 @@ def flat(value: Any, path: str = "") -> dict[str, Any]:
 def differences(one: Settings, other: Settings) -> list[str]:
     """The fields in which two values differ, as `field: one -> other`."""
     before, after = flat(one.model_dump()), flat(other.model_dump())
+
+    def text(key: str, value: Any) -> str:
+        of_images = key.endswith(("epsilon", "step_size")) and value is not None
+        return fraction_text(value) if of_images else str(value)
+
     return [
-        f"{key}: {before.get(key)} -> {after.get(key)}"
+        f"{key}: {text(key, before.get(key))} -> {text(key, after.get(key))}"
         for key in before | after
         if before.get(key) != after.get(key)
     ]

@@ -27,5 +27,5 @@ def unknown(kind: str, name: str, valid: Iterable[str]) -> UserError:
     near = get_close_matches(name, names, n=3, cutoff=0.4)
     if near:
         return UserError(f"unknown {kind} '{name}'; nearest: {', '.join(near)}")
-    shown = ", ".join(names[:12]) + (", ..." if len(names) > 12 else "")
+    shown = ", ".join(names[:12]) + (f", ... ({len(names)} in all)" if len(names) > 12 else "")
     return UserError(f"unknown {kind} '{name}'; there are: {shown}")

@@ -225,6 +225,7 @@ class Evaluation(Record):
     worst_case_interval: Interval
     per_class: list[ClassAccuracy]
     weights_digest: str
+    warnings: list[str] = Field(default=[], description="what casts doubt on the figures")
     versions: dict[str, str]
 
 

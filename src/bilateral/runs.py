@@ -10,7 +10,7 @@ from bilateral.errors import UserError
 from bilateral.reading import LIMIT, json_bytes, parse_json, read_plain
 from bilateral.storage import append_line, write_atomic, write_json
 
-__all__ = ["RunFolder", "safe_name", "write_atomic", "write_json"]
+__all__ = ["RunFolder", "no_run", "safe_name", "write_atomic", "write_json"]
 
 
 @dataclass(frozen=True)
@@ -70,7 +70,7 @@ class RunFolder:
     def read_run(self) -> Run:
         """The configuration that was trained here."""
         if not self.config.is_file():
-            raise UserError(f"{self.path} is not a run folder: it has no config.json")
+            raise no_run(self.path)
         return run_from_json(json_bytes(self.config), str(self.config))
 
     def prepare(self, run: Run, versions: dict[str, str]) -> None:
@@ -128,6 +128,16 @@ class RunFolder:
     def append_log(self, record: dict[str, Any]) -> None:
         """One more epoch in the log."""
         append_line(self.log, json.dumps(record, allow_nan=False))
+
+
+def no_run(path: Path) -> UserError:
+    """That a path is no run folder; one below it is what was likely meant."""
+    below = [*path.glob("seed*/config.json"), *path.glob("*/seed*/config.json")]
+    if below:
+        return UserError(f"{path} is not a run folder; did you mean {min(below).parent}?")
+    if path.is_dir():
+        return UserError(f"{path} is not a run folder: it has no config.json")
+    return UserError(f"no run folder at {path}")
 
 
 def safe_name(text: str) -> str:

@@ -173,7 +173,7 @@ class Sweep:
         with writing_to(self.out):
             started = time.monotonic()
             for name, trial in self.trials.items():
-                if not trial.settled and time.monotonic() - started <= self.seconds:
+                if not trial.settled and time.monotonic() - started < self.seconds:
                     self.keep(self.one(name))
             self._write()
         return self._ended()
@@ -187,7 +187,7 @@ class Sweep:
                 {name: [*words, "--trial", name] for name in left},
                 jobs,
                 lambda name: self.keep(_trial(read_json(self._outcome(name)))),
-                lambda: time.monotonic() - started <= self.seconds,
+                lambda: time.monotonic() - started < self.seconds,
             )
             self._write()
         return self._ended()

@@ -2,12 +2,15 @@
 
 import csv
 import io
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
+from string import ascii_uppercase
 from typing import Any, Literal
 
 from bilateral.results import Comparison, Evaluation, Interval
 
 Table = tuple[list[str], list[list[str]]]
+WIDTH = 80
+"""Columns of a terminal."""
 Format = Literal["text", "markdown", "csv", "latex"]
 
 
@@ -101,6 +104,28 @@ def paired_table(comparison: Comparison) -> Table:
             cells = [str(test.only_first), str(test.only_second), f"{test.p_value:.2g}"]
         rows.append([line.run, percent(line.accuracy), _interval(line.interval), *cells])
     return head, rows
+
+
+def lettered(names: Iterable[str]) -> dict[str, str]:
+    """A letter for every name, in their order; a number where there are more than letters."""
+    found = list(dict.fromkeys(names))
+    few = len(found) <= len(ascii_uppercase)
+    return {
+        name: ascii_uppercase[place] if few else str(place + 1) for place, name in enumerate(found)
+    }
+
+
+def narrow(table: Table) -> tuple[list[str], Table]:
+    """A table for a terminal of 80 columns: where its rows' names are too long, they stand above.
+
+    The lines to print before it, and the table with letters in their place.
+    """
+    head, rows = table
+    if max(map(len, render(table).splitlines())) <= WIDTH:
+        return [], table
+    letters = lettered(row[0] for row in rows)
+    legend = [f"{letter}  {name}" for name, letter in letters.items()]
+    return [*legend, ""], (head, [[letters[row[0]], *row[1:]] for row in rows])
 
 
 def render(table: Table, format: Format = "text") -> str:

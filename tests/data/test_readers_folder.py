@@ -195,7 +195,7 @@ def test_different_sizes_need_an_image_size(tmp_path: Path) -> None:
     with pytest.raises(UserError, match=r"odd\.png differ in size \(6x6 and 7x9\)"):
         load_folder(tmp_path, "test", None)
     assert load_folder(tmp_path, "test", 6).pixels.shape == (5, 6, 6, 3)
-    with pytest.raises(UserError, match="an image size of 0"):
+    with pytest.raises(UserError, match="--image-size 0: must be 1 to 4096 pixels"):
         load_folder(tmp_path, "test", 0)
 
 

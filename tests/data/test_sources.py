@@ -12,6 +12,7 @@ from typing import Any
 import numpy as np
 import pytest
 
+from bilateral.cli import main
 from bilateral.commands.data import command
 from bilateral.data import DATASETS, cache_folder, check, fetch, load, sources
 from bilateral.data.digits import DIGITS_FILE
@@ -399,7 +400,7 @@ def test_download_of_official_files(
 ) -> None:
     entry = dataclasses.replace(house.entry, url=f"{server.base}/housenumbers")
     monkeypatch.setitem(DATASETS, "house", entry)
-    with pytest.raises(UserError, match=r"house could not be fetched: http.*: Not Found; an arch"):
+    with pytest.raises(UserError, match=r"house could not be fetched: http.*: Not Found; --source"):
         fetch("house")
     server.files = {f"/housenumbers/{name}": content for name, content in house.files.items()}
     server.files["/housenumbers/test_32x32.mat"] += b"x"
@@ -454,11 +455,36 @@ def test_commands_say_which_edition(
     command(["fetch", "house", "--source", source, "--json", "--quiet"])
     assert json.loads(capsys.readouterr().out) == {"name": "house", "folder": str(where)}
     command(["check", "house"])
-    assert capsys.readouterr().out.startswith(f"house: {house.entry.summary}\nok   {where}")
+    lines = capsys.readouterr().out.splitlines()
+    assert lines[:2] == [f"house: {house.entry.summary}", f"in {where}:"]
+    assert lines[-1].startswith("house is whole: ")
     command(["list"])
     lines = {line.split()[0]: line for line in capsys.readouterr().out.splitlines()}
     assert "on disk" in lines["house"] and "absent" in lines["tiny"]
     assert "unofficial" in lines["svhn"] and "the official 73,257 / 26,032" in lines["svhn-full"]
+
+
+def test_the_command_says_what_is_wrong_once(
+    tiny: Any, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """Absent: one line and nothing else; damaged: a line a file, and the first fault again."""
+    assert main(["data", "check", "tiny"]) == 2
+    out, error = capsys.readouterr()
+    assert out == "" and error.startswith("bilateral: tiny is not on disk: run `bilateral data ")
+    assert error.count("\n") == error.count("tiny is not") == 1
+    folder = fetch("tiny", tiny.archive(tmp_path / "a.tgz"))
+    assert main(["data", "check", "tiny"]) == 0
+    out, error = capsys.readouterr()
+    assert f"in {folder}:\n  train-pixels.npy  whole, pixels of 10 images\n" in out and not error
+    (folder / "train-labels.npy").unlink()
+    (folder / "test-pixels.npy").write_bytes(b"damaged")
+    assert main(["data", "check", "tiny"]) == 2
+    out, error = capsys.readouterr()
+    missing = "missing: run `bilateral data fetch tiny`"
+    assert f"  train-labels.npy  {missing}\n" in out
+    assert "\n  test-pixels.npy   damaged: uint8 (3, " in out and "expected, 7 bytes found" in out
+    assert "is whole" not in out
+    assert error == f"bilateral: tiny is not whole: train-labels.npy is {missing}\n"
 
 
 def test_check(tiny: Any, tmp_path: Path) -> None:

@@ -10,6 +10,7 @@ from bilateral.errors import UserError
 from bilateral.evaluation.comparison import compare, mcnemar, paired_test
 from bilateral.results import AttackFile, MemberFlags
 from bilateral.runs import RunFolder, write_json
+from bilateral.tables import lettered, narrow
 
 
 def leave_flags(folder, robust, first=0, data="digits"):
@@ -87,3 +88,19 @@ def test_the_command_needs_no_torch(tmp_path):
     words = ["compare", str(tmp_path / "a"), str(tmp_path / "b"), "--attack", "pgd20", "--json"]
     done = subprocess.run([sys.executable, "-c", code, *words], capture_output=True, check=True)
     assert json.loads(done.stdout)["images"] == 3
+
+
+def test_long_names_stand_above_the_table():
+    head = ["run", "accuracy (%)", "only first"]
+    short = (head, [["a", "1.0", "2"], ["b", "3.0", "4"]])
+    assert narrow(short) == ([], short)
+    names = ["x" * 70, "y" * 70]
+    legend, (again, rows) = narrow((head, [[name, "1.0", "2"] for name in names]))
+    assert legend == [f"A  {names[0]}", f"B  {names[1]}", ""]
+    assert again == head and rows == [["A", "1.0", "2"], ["B", "1.0", "2"]]
+
+
+def test_letters_run_out():
+    assert list(lettered(["b", "a", "b"]).items()) == [("b", "A"), ("a", "B")]
+    many = lettered(map(str, range(30)))
+    assert many["0"] == "1" and many["29"] == "30" and len(set(many.values())) == 30

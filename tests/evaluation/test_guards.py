@@ -1,5 +1,6 @@
 """Each guard with a known offender and with innocents, in the library and by the command."""
 
+import json
 import warnings
 
 import pytest
@@ -107,6 +108,22 @@ def test_clean_accuracy_near_chance(scene):
     assert guard(model, images[:40], labels[:40], 8 / 255) == []  # too few to say so
 
 
+@pytest.mark.parametrize(
+    ("right", "images", "told"),
+    [(1, 2, True), (2, 2, False), (3, 12, True), (9, 12, False), (10, 49, True), (20, 49, False)],
+)
+def test_few_images_are_told_from_guessing_by_their_interval(scene, right, images, told):
+    """Of five classes: 2 of 2 right have an interval from 34 %, 1 of 2 from 9 %."""
+    model, pictures, labels = scene
+    labels = labels[:images].clone()
+    labels[right:] = (labels[right:] + 1) % 5
+    found = guard(model, pictures[:images], labels, 8 / 255, few=True)
+    assert bool(found) == told
+    if told:
+        assert f"% on {images} images: guessing among 5 classes cannot be told" in found[0]
+    assert guard(model, pictures[:images], labels, 8 / 255) == []
+
+
 def test_images_sorted_by_class_are_sampled_evenly():
     """A model that always says 0 is right on the first fifth of sorted images alone."""
     model = nn.Sequential(nn.Flatten(), nn.Linear(12, 5))
@@ -179,3 +196,53 @@ def test_the_command_refuses_unless_forced(tmp_path, monkeypatch, capsys):
     assert not (tmp_path / "evaluations").exists()
     assert main(["evaluate", *words, "--force"]) == 0
     assert "bilateral: warning: the model returns probabilities" in capsys.readouterr().err
+
+
+EFFORT = "apgd-steps 2 queries 2 restarts 1 binarization-images 1 surface-images 1 steps 2"
+
+
+def test_warnings_lie_beside_the_figures_and_stand_on_the_page(tmp_path, monkeypatch, capsys):
+    monkeypatch.chdir(tmp_path)
+    (tmp_path / "own.py").write_text(OWN)
+    words = ["own.py:probabilities", "--data", "digits", "--attacks", "fgsm", "--images", "20"]
+    assert main(["evaluate", *words, "--force", "--quiet"]) == 0
+    path = tmp_path / "evaluations/own-py-probabilities"
+    (entry,) = json.loads((path / "evaluation.json").read_text())["entries"]
+    assert any("probabilities" in warning for warning in entry["warnings"])
+    assert main(["report", str(path), "--quiet"]) == 0
+    assert "the model returns probabilities" in (path / "report.html").read_text()
+    capsys.readouterr()
+
+
+def test_diagnose_verify_and_bench_warn_and_go_on(tmp_path, monkeypatch, capsys):
+    monkeypatch.chdir(tmp_path)
+    (tmp_path / "own.py").write_text(OWN)
+    model = ["own.py:probabilities", "--data", "digits"]
+    effort = EFFORT.split()
+    words = [f"--effort.{each}" if place % 2 == 0 else each for place, each in enumerate(effort)]
+    few = ["--images", "20", "--quiet"]
+    kept = "evaluations/own-py-probabilities/adversarial/fgsm@40-255.npz"
+    keep = ["--attacks", "fgsm", "--force", "--save-adversarial"]
+    assert main(["evaluate", *model, *keep, *few]) == 0
+    for line in (
+        ["diagnose", *model, *few, *words],
+        ["verify", kept, "--target", *model],
+        ["bench", "evaluate", *model, "--attacks", "pgd2", *few],
+    ):
+        capsys.readouterr()
+        assert main(line) == 0, line
+        said = capsys.readouterr().err
+        assert "bilateral: warning: the model returns probabilities" in said, line
+        assert "near chance for 10 classes" in said, line
+    assert main(["verify", kept, "--target", *model, "--quiet"]) == 0
+    assert "warning" not in capsys.readouterr().err
+
+
+def test_a_source_that_does_not_fit_is_named(tmp_path, monkeypatch, capsys):
+    monkeypatch.chdir(tmp_path)
+    (tmp_path / "own.py").write_text(OWN + "def maps():\n    return nn.Conv2d(1, 10, 3)\n")
+    model = ["own.py:plain", "--data", "digits", "--images", "10", "--quiet"]
+    assert main(["diagnose", *model, "--sources", "own.py:maps"]) == 2
+    said = capsys.readouterr().err
+    assert "own.py:maps: the model gives outputs of shape (1, 10, 6, 6)" in said
+    assert said.count("\n") == 1

@@ -100,7 +100,8 @@ def test_images_outside_the_ball_do_not_count(models, scene, tmp_path):
     images, labels = scene
     (tmp_path / "own.py").write_text("def far(model, images, labels, epsilon): return 1 - images\n")
     attack = f"{tmp_path}/own.py:far"
-    found = transfer(models, models, images, labels, [attack], EPSILON)
+    with pytest.warns(UserWarning, match="far: .* lie outside the ball"):
+        found = transfer(models, models, images, labels, [attack], EPSILON)
     for row in found.attacks[attack].values():
         assert row == found.clean
 
@@ -269,6 +270,34 @@ def test_the_command_writes_what_it_prints(runs, monkeypatch, capsys):
     lines = capsys.readouterr().out.splitlines()
     assert len(lines) == 5
     assert "(white-box)" not in lines[3] and "(white-box)" in lines[4]
+
+
+def test_the_table_fits_a_terminal_whatever_the_runs_are_called(runs, monkeypatch, capsys):
+    monkeypatch.chdir(runs)
+    one, two = (f"{runs}/digits-{name}/seed0" for name in ("undefended", "r-mc-la"))
+    words = ["transfer", "--sources", one, two, "--targets", two, one, "--images", "50"]
+    assert main([*words, "--quiet", "--json"]) == 0
+    found = json.loads(capsys.readouterr().out)
+    assert main([*words, "--quiet"]) == 0
+    first, second, empty, title, *lines = capsys.readouterr().out.splitlines()
+    assert (first, second, empty) == (f"A  {one}", f"B  {two}", "")
+    assert title == "at 40/255 on digits: 50 images"
+    assert [line.split()[0] for line in lines[1:]] == [
+        "clean",
+        "fgsm",
+        "fgsm",
+        "pgd20",
+        "pgd20",
+        "*",
+    ]
+    assert lines[0].split() == ["accuracy", "(%)", "B", "A"] and lines[-1].startswith("* white-box")
+    for attack, source, name, line in (("fgsm", "A", one, lines[2]), ("pgd20", "B", two, lines[5])):
+        cells = [
+            f"{100 * found['attacks'][attack][name][target]:.1f}" + "*" * (target == name)
+            for target in (two, one)
+        ]
+        assert line.split() == [attack, "from", source, *cells]
+    assert max(map(len, [title, *lines])) <= 80
 
 
 def without_seconds(text):

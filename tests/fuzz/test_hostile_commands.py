@@ -105,7 +105,7 @@ def test_deep_and_huge_configurations(place: Path, run: RunFolder) -> None:
 def test_weights_without_classes_and_weights_of_nan(place: Path, run: RunFolder) -> None:
     model = build_model("small-cnn", 10, 1)
     write_weights(run.weights, model, {"channels": 1, "image_size": [8, 8]})
-    assert "classes: Field required" in refused(place, "evaluate", "run")
+    assert "classes is missing" in refused(place, "evaluate", "run")
     torch.nn.init.constant_(model.head.weight, torch.nan)  # type: ignore[union-attr, arg-type]
     write_weights(run.weights, model, ABOUT)
     assert "head.weight has NaN or infinity in it" in refused(place, "evaluate", "run")

@@ -2,7 +2,10 @@
 
 import json
 
-from bilateral.paper.pages import IN_BRIEF, brief, measured_tables, tables_page
+import pytest
+
+from bilateral.paper.pages import IN_BRIEF, brief, first_figure, measured_tables, tables_page
+from bilateral.paper.side_by_side import interval_of
 from bilateral.paper.tables import TABLES
 
 ROW = {
@@ -43,7 +46,8 @@ def test_in_brief_there_are_measured_rows_and_filled_columns_alone():
         "| model | network | epochs | seed | clean | CE20 | AutoAttack (n = 1,000) |"
     )
     assert lines[2] == (
-        "| R-MC-LA | wrn-28-10 | 100 | 0 | 90.5 (90.7, -0.2) | 54.7 (55.3, -0.6) | 36.4 |"
+        "| R-MC-LA | wrn-28-10 | 100 | 0 | 90.5 (90.7, -0.2) | 54.7 (55.3, -0.6) "
+        "| 36.4 [33.5, 39.4] |"
     )
     assert lines[3] == "" and lines[4].startswith("| model |"), "the next table: no other row"
     assert "CW1000" not in lines[4]
@@ -53,6 +57,30 @@ def test_in_brief_there_are_measured_rows_and_filled_columns_alone():
         "a GPU, commit abc, seed 0; `bilateral reproduce cifar10`.",
         "- Note: with a note.",
     ]
+
+
+def test_the_first_figure_is_of_the_longest_schedule():
+    short = {**ROW, "model": "preact-resnet-18", "epochs": 30}
+    head, _, line = first_figure(results(cifar10=[short, ROW])).splitlines()
+    assert head == (
+        "| CIFAR-10, wrn-28-10, 100 epochs of R-MC-LA | clean | PGD-20 at 8/255 (n = 10,000) "
+        "| AutoAttack at 8/255 (n = 1,000) |"
+    )
+    assert line == "| accuracy (%) | 90.5 | 54.7 | **36.4** [33.5, 39.4] |"
+
+
+@pytest.mark.parametrize(
+    ("changes", "text"),
+    [
+        ({}, " [33.5, 39.4]"),
+        ({"seeds": [0, 1]}, ""),
+        ({"attacks": {"autoattack": {"accuracy": 0.364}}}, ""),
+        ({"attacks": {}}, ""),
+        ({"attacks": {"autoattack": {"accuracy": 0.0, "images": 100}}}, " [0.0, 3.7]"),
+    ],
+)
+def test_an_interval_is_of_one_model_on_known_images(changes, text):
+    assert interval_of({**ROW, **changes}, "autoattack") == text
 
 
 def test_in_brief_a_table_without_rows_is_left_out():

@@ -5,7 +5,13 @@ import torch
 
 from bilateral.attacks.settings import APGD
 from bilateral.attacks.table import attack_members, attack_named
-from bilateral.paper.cost import attack_forwards, costs, evaluation_forwards, training_images
+from bilateral.paper.cost import (
+    attack_forwards,
+    costs,
+    duration,
+    evaluation_forwards,
+    training_images,
+)
 from bilateral.paper.plan import (
     Choices,
     all_runs,
@@ -121,10 +127,30 @@ def test_forward_passes_of_attacks():
 def test_costs_are_said_in_time():
     choices = Choices(model="small-cnn", epochs=1, images=100)
     cpu = torch.device("cpu")
-    lines = list(costs([TABLE], choices, cpu, {"cifar10-undefended-small-cnn-1-epochs/seed0"}))
-    assert lines[0].startswith("training 4 models: about ")
-    assert lines[1].startswith("evaluating some: at most ")
-    assert "forward passes of small-cnn a second on cifar10's images" in lines[2]
+    found = costs([TABLE], choices, cpu, {"cifar10-undefended-small-cnn-1-epochs/seed0"})
+    lines = list(found.lines())
+    assert lines[0] == "5 models for 1 table, 1 of them trained already"
+    assert lines[1] == f"training 4 models: about {duration(found.training_seconds)}"
+    assert lines[2] == f"evaluating some: at most {duration(found.evaluation_seconds['some'])}"
+    assert "forward passes of small-cnn a second on images like cifar10's" in lines[3]
+
+
+@pytest.mark.parametrize(
+    ("seconds", "text"),
+    [
+        (0.4, "0 s"),
+        (89, "89 s"),
+        (90, "2 min"),
+        (5399, "90 min"),
+        (5400, "2 h"),
+        (47 * 3600, "47 h"),
+        (48 * 3600, "2 days"),
+        (364 * 86400, "364 days"),
+        (16946.5 * 3600, "1.9 years"),
+    ],
+)
+def test_times_are_readable(seconds, text):
+    assert duration(seconds) == text
 
 
 def test_every_table_can_be_planned():

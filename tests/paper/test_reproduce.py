@@ -169,10 +169,20 @@ def test_side_by_side_shows_ours_the_papers_and_the_difference():
     ("words", "message"),
     [
         (["cifar11"], "unknown table 'cifar11'; nearest: cifar10"),
-        (["cifar10", "--seeds", "0"], "--seeds 0: at least 1"),
+        (["cifar10", "--seeds", "0"], "--seeds 0: must be at least 1"),
         (["cifar10", "--quick", "--results", "results"], "--quick writes outside results/"),
         (["cifar10", "--model", "wrn"], "unknown model 'wrn'"),
-        (["cifar10"], "cifar10 is not on disk"),
+        (["cifar10"], "cifar10 cannot be measured: cifar10 is not on disk"),
+        (["cifar10", "--rows"], "--rows needs a value"),
+        (["cifar10", "--rows", "--quick"], "--rows needs a value"),
+        (["cifar10", "--columns", "AA"], "there are: clean, FGSM, CE7, CE20, AutoAttack"),
+        (["table5"], "unknown table 'table5': Table 5 of the paper is cifar10 here"),
+        (["5"], "Table 5 of the paper is cifar10 here"),
+        (["figure-1"], "Figure 1 of the paper is steps-figure here"),
+        (["99"], "unknown table '99'"),
+        (["cifar10", "--quick", "--epochs", "3"], "--epochs 3 does nothing with --quick"),
+        (["cifar10", "--quick", "--images", "3"], "--images 3 does nothing with --quick"),
+        (["cifar10", "--quick", "--model", "wrn-28-10"], "does nothing with --quick"),
     ],
 )
 def test_bad_input_is_one_line(words, message, tmp_path):
@@ -192,19 +202,33 @@ def test_a_damaged_results_file_is_named(tmp_path):
 def test_a_plan_says_what_it_costs_and_does_nothing(tmp_path):
     done = bilateral("reproduce", "cifar10", "--quick", "--plan", cwd=tmp_path)
     assert done.returncode == 0, done.stderr
-    assert "10 models for 1 tables, 0 of them trained already" in done.stderr
-    assert "training 10 models: about" in done.stderr
+    assert "10 models for 1 table, 0 of them trained already" in done.stdout
+    assert "training 10 models: about" in done.stdout
+    assert done.stderr == ""
     assert not list(tmp_path.iterdir())
+
+
+def test_a_plan_needs_no_data_but_says_what_is_missing(tmp_path):
+    words = ["reproduce", "gradients", "--model", "small-cnn", "--plan", "--json"]
+    done = bilateral(*words, cwd=tmp_path, BILATERAL_DATA=str(tmp_path / "none"))
+    assert done.returncode == 0, done.stderr
+    found = json.loads(done.stdout)
+    rows = [row for row in TABLES["gradients"].rows if not row.quoted]
+    assert len(found["models"]) == len(rows) and found["trained"] == []
+    assert found["training_seconds"] > 0 and list(found["evaluation_seconds"]) == ["gradients"]
+    assert "gradients: 8 of 8 rows are left out: cifar10 is not on disk" in done.stderr
 
 
 def test_all_leaves_out_what_has_no_data(tmp_path):
     """Said before anything is trained; a single table is refused instead."""
-    done = bilateral("reproduce", "all", "--model", "small-cnn", "--plan", cwd=tmp_path)
+    none = str(tmp_path / "none")
+    done = bilateral("reproduce", "all", "--model", "small-cnn", cwd=tmp_path, BILATERAL_DATA=none)
     assert done.returncode == 0, done.stderr
     for name, table in TABLES.items():
         rows = sum(not row.quoted for row in table.rows)
         assert f"{name}: {rows} of {rows} rows are left out: " in done.stderr
     assert "0 models for 0 tables" in done.stderr
+    assert not list(tmp_path.iterdir())
 
 
 def test_rows_without_data_do_not_cost_the_others(monkeypatch):

@@ -47,7 +47,7 @@ def test_json_and_quiet(run, tmp_path):
     (missing,) = value["runs"][0]["missing"]
     assert missing["file"] == "diagnostics.json"
     assert missing["command"] == f"bilateral diagnose {run}"
-    assert "diagnostics.json damaged" in bilateral("report", run).stderr
+    assert "diagnostics.json: damaged" in bilateral("report", run).stderr
     assert bilateral("report", run, "--quiet").stderr == ""
 
 
@@ -59,7 +59,7 @@ def test_bad_input_changes_nothing(run, tmp_path):
         (["report", run.parent], f"did you mean {run}?"),
         (["report", tmp_path], "is not a run folder"),
         (["report", run, "--out", tmp_path], "is a folder"),
-        (["report", run, "--transfer", tmp_path / "none.json"], "cannot be read"),
+        (["report", run, "--transfer", tmp_path / "none.json"], "no none.json there"),
         (["report", run, "--transfer", run / "config.json"], "holds no transfer matrix"),
         (["report", run, "--oute", "x"], "unknown option --oute"),
     ):

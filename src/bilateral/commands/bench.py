@@ -9,9 +9,11 @@ from pydantic import Field
 from bilateral.arguments import budget, call, parse
 from bilateral.attacks.table import ENSEMBLES
 from bilateral.commands.printing import print_json
+from bilateral.commands.targets import guarded, named_attacks, print_warning
 from bilateral.commands.train import default_run, with_consequences
 from bilateral.config import Machine, Run, Settings
 from bilateral.errors import UserError, unknown
+from bilateral.models import model_entry
 from bilateral.tables import Format, bench_table, bench_train_table, render
 
 COMPARABLE = (*ENSEMBLES, "cw-l2", "cw-l2-fine", "deepfool-l2")
@@ -53,15 +55,19 @@ def train(words: Sequence[str]) -> None:
         seconds: Annotated[float, Field(gt=0)] = Field(
             10.0, description="how long each measurement runs after its warm-up"
         )
-        device: str | None = None
-        quiet: bool = False
-        json_: Annotated[bool, tyro.conf.arg(name="json")] = False
-        format: Format = "text"
+        device: str | None = Field(None, description="the GPU if there is one")
+        quiet: bool = Field(False, description="no progress")
+        json_: Annotated[bool, tyro.conf.arg(name="json")] = Field(
+            False, description="print everything as JSON"
+        )
+        format: Format = Field("text", description="how the table is printed")
 
     rest = words[1:] if recipe is not None else words
     prog = f"bilateral bench train {recipe or 'RECIPE'}"
     given = parse(Options, rest, prog, default=Options(run=default))
     run = with_consequences(given.run, default, rest)
+    if ":" not in run.model:
+        model_entry(run.model)  # an unknown one is told of before the machine is measured
     from rich.console import Console
 
     from bilateral.runtime import choose_device, limit_threads
@@ -81,10 +87,10 @@ def train(words: Sequence[str]) -> None:
 
 
 def evaluate(
-    target: Annotated[str, tyro.conf.Positional],
+    target: Annotated[str, tyro.conf.Positional, tyro.conf.arg(metavar="TARGET")],
     /,
     attacks: str = "pgd20,apgd,autoattack",
-    images: int | None = 1000,
+    images: int | None = None,
     epsilon: str | None = None,
     batch_size: int | None = None,
     peer_batch_sizes: tuple[int, ...] = (250, 500, 1000),
@@ -101,7 +107,8 @@ def evaluate(
     Args:
         target: as for `bilateral evaluate`.
         attacks: pgdK, cw-l2, deepfool-l2 (against foolbox), apgd, autoattack (pyautoattack).
-        images: a seeded, class-balanced subset of so many test images.
+        images: a seeded, class-balanced subset of so many test images; 1,000, or all where there
+            are fewer.
         epsilon: L-inf budget; 8/255 by default, 40/255 on the digits.
         batch_size: images that we attack together.
         peer_batch_sizes: the peer runs at each of these; its best counts.
@@ -113,12 +120,18 @@ def evaluate(
         json: print everything as JSON.
         format: how the table is printed.
     """
-    names = [name.strip() for name in attacks.split(",")]
+    names = named_attacks(attacks)
     for name in names:
         if name not in COMPARABLE and not (name.startswith("pgd") and name[3:].isdigit()):
-            raise UserError(f"no peer for '{name}': bench knows pgdK, {', '.join(COMPARABLE)}")
-    if min(peer_batch_sizes, default=0) < 1 or (batch_size is not None and batch_size < 1):
-        raise UserError("batch sizes are at least one image")
+            raise UserError(
+                f"--attacks {name}: no peer has it; bench knows pgdK, {', '.join(COMPARABLE)}"
+            )
+    if not peer_batch_sizes:
+        raise UserError("--peer-batch-sizes needs a value")
+    ours = () if batch_size is None else (batch_size,)
+    for option, sizes in (("--batch-size", ours), ("--peer-batch-sizes", peer_batch_sizes)):
+        if min(sizes, default=1) < 1:
+            raise UserError(f"{option} {min(sizes)}: must be at least one image")
     size = budget("--epsilon", epsilon)
     from rich.console import Console
 
@@ -130,11 +143,13 @@ def evaluate(
     place = choose_device(device)
     found = find_target(target, data, None, None, place)
     limit_threads(place, found.split.image_values)
+    for message in guarded(found, size or found.epsilon, place, force=True):
+        print_warning(message)
     result = bench_evaluate(
         found,
         names,
         size or found.epsilon,
-        images,
+        min(1000, len(found.split.labels)) if images is None else images,
         place,
         batch_size,
         peer_batch_sizes,

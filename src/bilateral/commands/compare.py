@@ -8,11 +8,12 @@ import tyro
 
 from bilateral.arguments import budget, call
 from bilateral.commands.printing import print_json
+from bilateral.commands.targets import named_attacks
 from bilateral.config import config_digest, fraction_text
 from bilateral.errors import UserError
-from bilateral.evaluation.comparison import budgets_of, compare
-from bilateral.runs import RunFolder
-from bilateral.tables import Format, paired_table, render
+from bilateral.evaluation.comparison import attacks_of, budgets_of, compare
+from bilateral.runs import RunFolder, no_run
+from bilateral.tables import Format, narrow, paired_table, render
 
 
 def command(words: Sequence[str]) -> None:
@@ -21,7 +22,7 @@ def command(words: Sequence[str]) -> None:
 
 
 def compare_runs(
-    runs: Annotated[tuple[str, ...], tyro.conf.Positional],
+    runs: Annotated[tuple[str, ...], tyro.conf.Positional, tyro.conf.arg(metavar="RUN...")],
     /,
     attack: str = "autoattack",
     epsilon: str | None = None,
@@ -41,26 +42,37 @@ def compare_runs(
         format: how the table is printed.
     """
     if len(runs) < 2:
-        raise UserError("compare needs two or more run folders")
+        raise UserError("compare needs RUN...: two or more run folders")
     for run in runs:
-        if not Path(run).is_dir():
-            raise UserError(f"no run folder at {run}")
+        if not (Path(run) / "attacks").is_dir() and not (Path(run) / "config.json").is_file():
+            raise no_run(Path(run))
     size = budget("--epsilon", epsilon)
     known = budgets_of(RunFolder(Path(runs[0])), attack)
     if size is None and not known:
+        named_attacks(attack)  # an unknown one is no reason to run anything
+        there = attacks_of(RunFolder(Path(runs[0])))
+        has = f"it has {', '.join(there)}; " if there else ""
         raise UserError(
-            f"{runs[0]} has no flags of {attack}: run bilateral evaluate {runs[0]} "
+            f"{runs[0]} has no flags of {attack}: {has}run bilateral evaluate {runs[0]} "
             f"--attacks {attack} first, or choose another --attack"
         )
     if size is None and len(known) > 1:
         raise UserError(f"{runs[0]} has {attack} at {', '.join(known)}: give --epsilon")
+    whole = [Path(run).resolve() for run in runs]
+    if again := [run for place, run in enumerate(runs) if whole[place] in whole[:place]]:
+        raise UserError(f"{again[0]} is named twice: a run does not differ from itself")
     result = compare(runs, attack, fraction_text(size) if size else known[0])
     if json:
         print_json(result.model_dump(mode="json"))
         return
     spread = f" +- {100 * result.spread:.1f}" if result.spread is not None else ""
+    table = paired_table(result)
+    if format != "text":
+        print(render(table, format))
+        return
+    names, table = narrow(table)
     print(f"{result.attack} at {result.epsilon_text}, {result.images} images in common")
-    print(render(paired_table(result), format))
+    print("\n".join([*names, render(table)]))
     if _one_recipe(runs):
         print(f"mean {100 * result.mean_accuracy:.1f}{spread} over {len(result.runs)} runs")
 

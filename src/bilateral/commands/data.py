@@ -12,7 +12,7 @@ from rich.progress import DownloadColumn, Progress, TransferSpeedColumn
 from bilateral.arguments import call
 from bilateral.commands.printing import print_json
 from bilateral.data.datasets import DATASETS, entry_named
-from bilateral.data.sources import cache_folder, check, fetch
+from bilateral.data.sources import Finding, cache_folder, check, fetch
 from bilateral.errors import UserError, unknown
 
 
@@ -52,7 +52,7 @@ def list_data(json: bool = False) -> None:
 
 
 def fetch_data(
-    name: Annotated[str, tyro.conf.Positional],
+    name: Annotated[str, tyro.conf.Positional, tyro.conf.arg(metavar="NAME")],
     /,
     source: str | None = None,
     quiet: bool = False,
@@ -83,23 +83,38 @@ def fetch_data(
         print(f"{kept}: {where}")
 
 
-def check_data(name: Annotated[str, tyro.conf.Positional], /, json: bool = False) -> None:
-    """Say whether what is on disk is whole.
+def check_data(
+    name: Annotated[str, tyro.conf.Positional, tyro.conf.arg(metavar="NAME")], /, json: bool = False
+) -> None:
+    """Say whether what is on disk is whole: every file there, with the SHA-256 it should have.
 
     Args:
         name: a data set's name.
         json: print the findings as JSON.
     """
     findings = check(name)
+    folder, bad = findings[0].file.parent, [finding for finding in findings if not finding.ok]
     if json:
         rows = [{"file": str(f.file), "ok": f.ok, "message": f.message} for f in findings]
         print_json(rows)
-    else:
-        print(f"{name}: {entry_named(name).summary}")
+    elif any(finding.file.exists() for finding in findings):
+        print(f"{name}: {entry_named(name).summary}\nin {folder}:")
+        width = max(len(finding.file.name) for finding in findings)
         for finding in findings:
-            print(f"{'ok ' if finding.ok else 'BAD'}  {finding.file}  {finding.message}")
-    if bad := [finding for finding in findings if not finding.ok]:
-        raise UserError(f"{name} is not whole: {bad[0].file} {bad[0].message}")
+            print(f"  {finding.file.name:<{width}}  {_said(finding, name)}")
+    if len(bad) == len(findings) and not folder.exists():
+        raise UserError(bad[0].message)
+    if bad:
+        raise UserError(f"{name} is not whole: {bad[0].file.name} is {_said(bad[0], name)}")
+    if not json:
+        print(f"{name} is whole: every file is there, with the SHA-256 it should have")
+
+
+def _said(finding: Finding, name: str) -> str:
+    """What is said of a file whose name stands before it."""
+    if not finding.ok and not finding.file.exists():
+        return f"missing: run `bilateral data fetch {name}`"
+    return finding.message.removeprefix(f"{finding.file} is ").removeprefix(f"{finding.file} ")
 
 
 ACTIONS: dict[str, Callable[..., Any]] = {

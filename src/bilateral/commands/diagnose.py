@@ -8,6 +8,7 @@ import tyro
 
 from bilateral.arguments import budget, parse
 from bilateral.commands.printing import print_json
+from bilateral.commands.targets import guarded, print_warning, said_of
 from bilateral.evaluation.diagnosis import Diagnosis, Effort
 from bilateral.runs import RunFolder
 from bilateral.storage import write_json, writing_to
@@ -24,7 +25,7 @@ class Options:
     The verdict is holds, suspect or masked, with its reasons.
     """
 
-    target: Annotated[str, tyro.conf.Positional]
+    target: Annotated[str, tyro.conf.Positional, tyro.conf.arg(metavar="TARGET")]
     """as for `bilateral evaluate`"""
     sources: tuple[str, ...] = ()
     """run folders or file.py:function whose adversarial images are tried too"""
@@ -71,6 +72,7 @@ def diagnose_target(options: Options) -> Diagnosis:
 
     from bilateral.evaluation.campaign import Campaign
     from bilateral.evaluation.diagnostics import diagnose
+    from bilateral.evaluation.robustness import check_inputs
     from bilateral.evaluation.target import find_target
     from bilateral.runtime import choose_device, limit_threads
 
@@ -86,6 +88,17 @@ def diagnose_target(options: Options) -> Diagnosis:
     images = min(200, len(found.split.labels)) if options.images is None else options.images
     campaign = Campaign(found, epsilon or found.epsilon, images, place)
     numbers = campaign.chosen()
+    for source, model in zip(options.sources, models, strict=True):
+        with said_of(source):
+            check_inputs(model, campaign.images_of(numbers[:1]), campaign.labels)
+    warnings = guarded(found, campaign.epsilon, place, force=True)
+
+    def shown(stage: str, done: int, total: int) -> None:
+        if not done:  # what is refused altogether needs no warning before it
+            for message in warnings:
+                print_warning(message)
+        console.print(f"{done}/{total} {stage}")
+
     with writing_to(found.folder.path):
         result = diagnose(
             found.model,
@@ -94,7 +107,7 @@ def diagnose_target(options: Options) -> Diagnosis:
             campaign.epsilon,
             sources=models,
             effort=options.effort,
-            progress=lambda stage, done, total: console.print(f"{done}/{total} {stage}"),
+            progress=shown,
         )
         result.config_digest = found.config_digest
         write(found.folder, result)

@@ -1,27 +1,21 @@
 """`bilateral evaluate`: attack a trained model and record what is left of it."""
 
-import sys
 from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Literal
+from typing import Annotated, Literal
 
 import tyro
 
 from bilateral.arguments import budget, parse
-from bilateral.attacks.table import attack_names
 from bilateral.commands.printing import is_first_process, print_json
+from bilateral.commands.targets import guarded, named_attacks, print_warning
 from bilateral.config import Run, fraction_text
 from bilateral.errors import UserError
 from bilateral.models.external import load_function
 from bilateral.results import Evaluation
 from bilateral.runs import RunFolder
 from bilateral.tables import Format, evaluation_table, render
-
-if TYPE_CHECKING:
-    import torch
-
-    from bilateral.evaluation.target import Target
 
 
 @dataclass(frozen=True)
@@ -31,7 +25,7 @@ class Options:
     Goes on where it was interrupted; what was measured before is not measured again.
     """
 
-    target: Annotated[str, tyro.conf.Positional]
+    target: Annotated[str, tyro.conf.Positional, tyro.conf.arg(metavar="TARGET")]
     """a run folder, or file.py:function / package.module:function that returns a model taking
     images in [0, 1] and returning logits (then --data says on what)"""
     attacks: str = "fgsm,pgd20,pgd20-cw"
@@ -82,12 +76,13 @@ def command(words: Sequence[str]) -> None:
 
 def evaluate_run(options: Options) -> Evaluation:
     """Evaluate a target and return the entry of this call."""
-    names = attack_names(options.attacks)
+    names = named_attacks(options.attacks)
     epsilon = budget("--epsilon", options.epsilon)
     for own in (name for name in names if ":" in name):
         load_function(own)  # one that is not there is told of before others have run for hours
     if options.batch_size is not None and options.batch_size < 1:
-        raise UserError(f"--batch-size {options.batch_size}: at least one image")
+        raise UserError(f"--batch-size {options.batch_size}: must be at least one image")
+    from bilateral.data.subsets import chosen_images
     from bilateral.evaluation.campaign import evaluate_target
     from bilateral.evaluation.progress import EvaluationProgress
     from bilateral.evaluation.target import find_target
@@ -97,12 +92,14 @@ def evaluate_run(options: Options) -> Evaluation:
     place = choose_device(options.device)
     found = find_target(options.target, options.data, options.image_size, options.out, place)
     limit_threads(place, found.split.image_values)
+    chosen_images(found.split, options.images, found.data)  # refused before anything is said of it
     size = epsilon or found.epsilon
     trained = RunFolder(Path(options.target))
     events = [f"training: {event}" for event in trained.guard_events()]
     if trained.config.is_file() and epsilon is None:
         events += _other_budget(trained.read_run(), size)
-    for message in [*events, *_guard(found, size, place, options.force)]:
+    warnings = guarded(found, size, place, options.force)
+    for message in [*events, *warnings]:
         if is_first_process():
             print_warning(message)
     quiet = options.quiet or not is_first_process()
@@ -119,6 +116,7 @@ def evaluate_run(options: Options) -> Evaluation:
             options.search,
             options.compile,
             processes,
+            warnings,
         )
 
 
@@ -128,25 +126,3 @@ def _other_budget(run: Run, epsilon: float) -> list[str]:
     if run.method == "undefended" or own == here:
         return []
     return [f"trained at {own}, attacked at {here} by default: --epsilon chooses another budget"]
-
-
-def print_warning(message: str) -> None:
-    """What a guard has to say, on standard error."""
-    print(f"bilateral: warning: {message}", file=sys.stderr, flush=True)
-
-
-def _guard(target: "Target", epsilon: float, device: "torch.device", force: bool) -> list[str]:
-    """What the guards say of a target, on a few of its test images."""
-    import torch
-
-    from bilateral.data.batches import as_floats, channels_first
-    from bilateral.data.subsets import balanced_subset
-    from bilateral.evaluation.guards import SAMPLE, guard
-    from bilateral.evaluation.robustness import check_inputs
-
-    split = target.split
-    chosen = balanced_subset(split.labels, min(SAMPLE, len(split.labels)), seed=0)
-    images = as_floats(channels_first(split.pixels[chosen]))
-    labels = torch.from_numpy(split.labels)
-    check_inputs(target.model, images[:1].to(device), labels)
-    return guard(target.model, images.to(device), labels[chosen], epsilon, force)

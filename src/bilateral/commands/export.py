@@ -12,7 +12,7 @@ from bilateral.arguments import parse
 from bilateral.commands.printing import print_json
 from bilateral.errors import UserError, unknown
 from bilateral.export.formats import FORMATS
-from bilateral.runs import RunFolder
+from bilateral.runs import RunFolder, no_run
 from bilateral.tables import render
 
 if TYPE_CHECKING:
@@ -27,7 +27,7 @@ class Options:
     its logits compared with the run's own; where they differ nothing is kept.
     """
 
-    run: Annotated[str, tyro.conf.Positional]
+    run: Annotated[str, tyro.conf.Positional, tyro.conf.arg(metavar="RUN")]
     """a run folder"""
     format: str = "safetensors"
     """safetensors: weights and model.py; torch: a torch.export program, model.pt2; onnx: model.onnx
@@ -61,14 +61,11 @@ def command(words: Sequence[str]) -> None:
 
 
 def run_folder(name: str) -> RunFolder:
-    """The run folder of that name; the folder above it is a likely slip."""
-    path = Path(name)
-    seeds = sorted(path.glob("seed*")) if not (path / "config.json").exists() else []
-    if seeds:
-        raise UserError(f"no run folder at {name} (did you mean {seeds[0]}?)")
-    if not path.is_dir():
-        raise UserError(f"no run folder at {name}")
-    return RunFolder(path)
+    """The run folder of that name."""
+    folder = RunFolder(Path(name))
+    if not name or not folder.config.is_file():
+        raise no_run(folder.path) if name else UserError("export needs RUN: a run folder")
+    return folder
 
 
 def _export(options: Options, folder: RunFolder, out: Path) -> "Manifest":

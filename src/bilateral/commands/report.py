@@ -18,7 +18,7 @@ def command(words: Sequence[str]) -> None:
 
 
 def report(
-    runs: Annotated[tuple[str, ...], tyro.conf.Positional],
+    runs: Annotated[tuple[str, ...], tyro.conf.Positional, tyro.conf.arg(metavar="RUN...")],
     /,
     out: str | None = None,
     transfer: str | None = None,
@@ -37,8 +37,8 @@ def report(
         quiet: do not list what is missing.
         json: print where the page is and what it misses as JSON.
     """
-    if not runs:
-        raise UserError("report needs one or more run folders")
+    if not runs or "" in runs:
+        raise UserError("report needs RUN...: one or more run folders")
     result = write_report(runs, out, transfer)
     if json:
         print_json(result)
@@ -46,7 +46,7 @@ def report(
     if not quiet:
         for run in result["runs"]:
             for gap in run["missing"]:
-                print(f"{run['name']}: {gap['file']} {gap['problem']}", file=sys.stderr)
+                print(f"{run['name']}: {gap['file']}: {gap['problem']}", file=sys.stderr)
     many = f"{len(runs)} run{'s' * (len(runs) > 1)}"
     print(f"{result['report']}  {many}, {result['bytes'] / 1e6:.1f} MB")
 

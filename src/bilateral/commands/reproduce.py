@@ -1,8 +1,9 @@
 """`bilateral reproduce`: a table of the paper, or all of them, printed beside what is measured."""
 
+import re
 import shlex
 from collections.abc import Callable, Iterator, Sequence
-from dataclasses import dataclass, field, replace
+from dataclasses import asdict, dataclass, field, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any, Literal
 
@@ -28,7 +29,7 @@ class Options:
     What is trained or measured already is used; an interrupted call goes on by the same command.
     """
 
-    table: Annotated[str, tyro.conf.Positional]
+    table: Annotated[str, tyro.conf.Positional, tyro.conf.arg(metavar="TABLE")]
     """a name of `bilateral list tables`, or all"""
     rows: tuple[str, ...] = ()
     """only these rows, by the title that stands in the table"""
@@ -49,7 +50,7 @@ class Options:
     jobs: int = 1
     """models and rows that are worked on at once, each by a process: a large GPU has room"""
     plan: bool = False
-    """only say what would be trained, and what it costs on this device"""
+    """only say what would be trained, and what it costs on this device; needs no data"""
     out: str | None = None
     """where runs go: runs, or quick/runs with --quick"""
     results: str | None = None
@@ -71,10 +72,14 @@ def command(words: Sequence[str]) -> None:
     for name in ("seeds", "epochs", "images", "jobs"):
         value = getattr(options, name)
         if value is not None and value < 1:
-            raise UserError(f"--{name} {value}: at least 1")
+            raise UserError(f"--{name} {value}: must be at least 1")
+        if options.quick and name in ("epochs", "images") and value is not None:
+            raise UserError(f"--{name} {value} does nothing with --quick, which chooses its own")
+    if options.quick and options.model is not None:
+        raise UserError(f"--model {options.model} does nothing with --quick, which chooses its own")
     if options.model is not None:
         model_entry(options.model)
-    tables = list(TABLES.values()) if options.table == "all" else [table_named(options.table)]
+    tables = list(TABLES.values()) if options.table == "all" else [_named(options.table)]
     tables = list(narrowed(tables, options.rows, options.columns))
     choices = Choices(
         options.model,
@@ -85,8 +90,20 @@ def command(words: Sequence[str]) -> None:
         options.quick,
     )
     rows = reproduce(tables, choices, options, shlex.join(["bilateral", "reproduce", *words]))
-    if options.json:
+    if options.json and not options.plan:
         print_json(rows)
+
+
+def _named(name: str) -> PaperTable:
+    """A table by its name here; its number in the paper is a likely slip."""
+    if number := re.fullmatch(r"(?:(table|figure)[ -]?)?(\d+)", name.lower()):
+        where = f"{(number[1] or 'table').capitalize()} {number[2]}"
+        for table in TABLES.values():
+            if table.where.partition(" (")[0] == where:
+                raise UserError(
+                    f"unknown table '{name}': {where} of the paper is {table.name} here"
+                )
+    return table_named(name)
 
 
 def narrowed(
@@ -94,10 +111,10 @@ def narrowed(
 ) -> Iterator[PaperTable]:
     """The tables with the named rows and columns alone, all where none are named."""
     for kind, names in (("row", rows), ("column", columns)):
-        titles = {part.title for table in tables for part in getattr(table, f"{kind}s")}
+        titles = [part.title for table in tables for part in getattr(table, f"{kind}s")]
         for name in names:
             if name not in titles:
-                raise unknown(kind, name, titles)
+                raise unknown(kind, name, dict.fromkeys(titles))
     for table in tables:
         chosen = tuple(row for row in table.rows if not rows or row.title in rows)
         shown = tuple(one for one in table.columns if not columns or one.title in columns)
@@ -134,7 +151,7 @@ def with_data(
         rows = tuple(row for row in table.rows if row.quoted or found[row.title] is None)
         left_out = [fault for fault in found.values() if fault is not None]
         if len(left_out) == len(found) and not skip:
-            raise left_out[0]
+            raise UserError(f"{table.name} cannot be measured: {left_out[0]}")
         if left_out:
             say(f"{table.name}: {len(left_out)} of {len(found)} rows are left out: {left_out[0]}")
         if len(left_out) < len(found):
@@ -147,7 +164,7 @@ def reproduce(
     """Work through the tables; each is written and printed as soon as it is done."""
     from rich.console import Console
 
-    from bilateral.paper.cost import costs
+    from bilateral.paper.cost import costs, said_of_models
     from bilateral.paper.reproduce import Reproduction
     from bilateral.paper.side_by_side import side_by_side
     from bilateral.runtime import choose_device
@@ -159,17 +176,25 @@ def reproduce(
     results = Path(options.results or ("quick" if options.quick else "results"))
     if options.quick and results.resolve() == Path("results").resolve():
         raise UserError("--quick writes outside results/: choose another --results")
+    there = [
+        name for name in all_runs(tables, choices) if (out / name / "model.safetensors").exists()
+    ]
+    if options.plan:
+        planned = costs(tables, choices, place, there)
+        if options.json:
+            print_json(asdict(planned))
+        else:
+            print("\n".join(planned.lines()))
+        list(with_data(tables, choices, True, console.print))
+        return {}
     tables = list(with_data(tables, choices, options.table == "all", console.print))
     needed = all_runs(tables, choices)
-    there = [name for name in needed if (out / name / "model.safetensors").exists()]
-    console.print(
-        f"{len(needed)} models for {len(tables)} tables, {len(there)} of them trained already"
-    )
-    if options.plan or (options.table == "all" and not options.quick):
-        for line in costs(tables, choices, place, set(there)):
-            console.print(line)
-    if options.plan:
-        return {}
+    there = [name for name in there if name in needed]
+    lines = [said_of_models(len(needed), len(tables), len(there))]
+    if options.table == "all" and not options.quick:
+        lines = list(costs(tables, choices, place, there).lines())
+    for line in lines:
+        console.print(line)
     work = Reproduction(out, results, choices, place, words, console.print, options.machine)
     found = {}
     for table in tables:

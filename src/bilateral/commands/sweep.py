@@ -9,15 +9,24 @@ from statistics import mean
 from typing import TYPE_CHECKING, Annotated, Any
 
 import tyro
-from pydantic import BaseModel, ConfigDict, Field, ValidationError
+from pydantic import BaseModel, BeforeValidator, ConfigDict, Field, ValidationError
 
 from bilateral.arguments import budget, parse
-from bilateral.attacks.table import attack_names
 from bilateral.commands.printing import print_json
+from bilateral.commands.targets import named_attacks, said_of
 from bilateral.commands.train import absolute, with_consequences
-from bilateral.config import Machine, Positive, Run, first_complaint, fraction_text, usual_budget
-from bilateral.data.datasets import DATASETS
+from bilateral.config import (
+    Machine,
+    Positive,
+    Run,
+    first_complaint,
+    flat,
+    fraction_text,
+    usual_budget,
+)
+from bilateral.data.datasets import DATASETS, entry_named
 from bilateral.errors import UserError, unknown
+from bilateral.models import model_entry
 from bilateral.paper import own_pictures
 from bilateral.paper.recipes import recipe_named
 from bilateral.reading import parse_json, read_plain
@@ -40,7 +49,7 @@ class Options:
     field, `runs` with the fields of single runs. What has been done is not done again.
     """
 
-    file: Annotated[str, tyro.conf.Positional]
+    file: Annotated[str, tyro.conf.Positional, tyro.conf.arg(metavar="FILE")]
     """a TOML or JSON file"""
     minutes: float | None = None
     """start no run after so long; the file's `minutes` without it"""
@@ -63,33 +72,53 @@ class Options:
     """how the table is printed"""
 
 
+def _by_path(fields: Any) -> Any:
+    """Fields by their whole path: TOML reads `adversary.epsilon = ...` as a table in a table."""
+    if not isinstance(fields, dict):
+        return fields
+    found = {path: value for path, value in flat(fields).items() if path}
+    if isinstance(found.get("data"), str | list):  # as --data on the command line
+        found["data.name"] = found.pop("data")
+    return found
+
+
+Fields = Annotated[dict[str, Any], BeforeValidator(_by_path)]
+Grid = Annotated[
+    dict[str, Annotated[list[Any], Field(min_length=1)]],
+    BeforeValidator(_by_path),
+]
+
+
 class Plan(BaseModel):
     """A sweep's file."""
 
-    model_config = ConfigDict(extra="forbid")
+    model_config = ConfigDict(extra="forbid", allow_inf_nan=False)
 
     recipe: str
-    fields: dict[str, Any] = {}
-    grid: dict[str, list[Any]] = {}
-    runs: list[dict[str, Any]] = [{}]
-    seeds: list[Annotated[int, Field(ge=0, lt=2**31)]] = [0]
+    fields: Fields = {}
+    grid: Grid = {}
+    runs: Annotated[list[Fields], Field(min_length=1)] = [{}]
+    seeds: Annotated[list[Annotated[int, Field(ge=0, lt=2**31)]], Field(min_length=1)] = [0]
     attacks: str = "apgd"
     epsilon: str | float | list[str | float] | None = None
     held_out: Positive | None = None
-    minutes: float = 60.0
+    minutes: Annotated[float, Field(ge=0)] = 60.0
 
 
 def command(words: Sequence[str]) -> None:
     """`bilateral sweep FILE`."""
     options = parse(Options, words, "bilateral sweep")
+    if options.minutes is not None and not options.minutes >= 0:
+        raise UserError(f"--minutes {options.minutes:g}: must be at least 0")
     plan = read_plan(Path(options.file))
-    attack_names(plan.attacks)
-    runs = dict(runs_of(plan))
+    with said_of(options.file):
+        named_attacks(plan.attacks)
+        runs = dict(runs_of(plan))
+        epsilons = budgets(plan)
     if options.jobs < 1:
-        raise UserError(f"--jobs {options.jobs}: at least 1")
+        raise UserError(f"--jobs {options.jobs}: must be at least 1")
     if options.trial is not None and options.trial not in runs:
         raise unknown("run", options.trial, runs)
-    epsilons = budgets(plan)
     if options.plan:
         if options.json:
             print_json(list(runs))
@@ -102,6 +131,7 @@ def command(words: Sequence[str]) -> None:
     from bilateral.runtime import choose_device
     from bilateral.sweeps import Judging, Sweep
 
+    place = choose_device(options.device)
     console = Console(stderr=True, quiet=options.quiet, highlight=False, soft_wrap=True)
     counts = sorted({f"{run.data.held_out:,}" for run, _ in runs.values()})
     at = " and ".join(map(fraction_text, epsilons))
@@ -113,7 +143,7 @@ def command(words: Sequence[str]) -> None:
         Path(options.out or Path("sweeps") / Path(options.file).stem),
         Judging(plan.attacks, epsilons[0], tuple(epsilons[1:])),
         60 * minutes,
-        choose_device(options.device),
+        place,
         console.print,
         options.machine,
     )
@@ -152,8 +182,9 @@ def read_plan(path: Path) -> Plan:
             return Plan.model_validate(parse_json(content, str(path)))
         return Plan.model_validate(tomllib.loads(content.decode()))
     except ValidationError as error:
-        fields = ", ".join(Plan.model_fields)
-        raise UserError(f"{path}: {first_complaint(error)} (there are: {fields})") from None
+        foreign = any(fault["type"] == "extra_forbidden" for fault in error.errors())
+        known = f" (there are: {', '.join(Plan.model_fields)})" if foreign else ""
+        raise UserError(f"{path}: {first_complaint(error)}{known}") from None
     except (ValueError, RecursionError) as error:
         raise UserError(f"{path} cannot be read: {error}") from None
 
@@ -180,9 +211,21 @@ def runs_of(plan: Plan) -> Iterator[tuple[str, tuple[Run, Values]]]:
             seen.add(name)
             for seed in plan.seeds:
                 run = changed(base, own).with_fields(seed=seed)
-                if not run.data.held_out:
-                    raise UserError(f"{name}: data.held_out must be 1 or more, to judge by")
+                _check(run, name)
                 yield f"{name}/seed{seed}", (absolute(run), own)
+
+
+def _check(run: Run, name: str) -> None:
+    """Refuse what would stop a sweep when hours are spent on the runs before."""
+    if ":" not in run.model:
+        model_entry(run.model)
+    known = None if run.data.name.startswith("folder:") else entry_named(run.data.name)
+    most = 2**31 if known is None else known.counts["train"]
+    if not 0 < run.data.held_out < most:
+        upper = "" if known is None else f", and less than the {most:,} training images"
+        raise UserError(
+            f"{name}: data.held_out {run.data.held_out}: must be 1 or more, to judge by{upper}"
+        )
 
 
 def _usual_part(run: Run) -> int:

@@ -6,6 +6,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
 import tyro
+from pydantic import Field
 
 from bilateral.arguments import parse, wants_help
 from bilateral.commands.printing import is_first_process, print_json
@@ -25,17 +26,21 @@ def default_run(words: Sequence[str], command: str) -> tuple[str | None, Run, "S
 
     The recipe `folder` looks at the folder that the other words name.
     """
-    recipe = words[0] if words and not words[0].startswith("-") else None
+    recipe = words[0] if words and words[0] and not words[0].startswith("-") else None
     if recipe is None and not wants_help(words):
         raise UserError(f"{command} needs a recipe as its first word; see `bilateral list recipes`")
+    if recipe is None:
+        return None, recipe_named("cifar10-r-mc-la"), None
     if recipe == own_pictures.NAME and not wants_help(words):
         given, _ = parse(
             Run, words[1:], recipe, default=own_pictures.FOLDER, return_unknown_args=True
         )
         return recipe, *own_pictures.for_folder(given)
-    if recipe is None or not recipe.endswith(".json"):
-        return recipe, recipe_named(recipe or "cifar10-r-mc-la"), None
     path = Path(recipe)
+    if (path / "config.json").is_file():
+        raise UserError(f"{recipe} is a run folder: {path / 'config.json'} repeats its run")
+    if not recipe.endswith(".json"):
+        return recipe, recipe_named(recipe), None
     if not path.is_file():
         raise UserError(f"no configuration at {recipe}")
     return recipe, run_from_json(json_bytes(path), recipe), None
@@ -53,17 +58,23 @@ def command(words: Sequence[str]) -> None:
 
         run: Annotated[Run, tyro.conf.arg(name="")]
         machine: Machine = Machine()
-        out: str = "runs"
-        name: str | None = None
-        device: str | None = None
-        quiet: bool = False
-        json_: Annotated[bool, tyro.conf.arg(name="json")] = False
+        out: str = Field("runs", description="where runs go")
+        name: str | None = Field(
+            None, description="the run's folder in --out; the recipe's name, with another model's"
+        )
+        device: str | None = Field(None, description="the GPU if there is one")
+        quiet: bool = Field(False, description="no progress")
+        json_: Annotated[bool, tyro.conf.arg(name="json")] = Field(
+            False, description="print the folder and the last epoch as JSON"
+        )
 
     rest = words[1:] if recipe is not None else words
     prog = f"bilateral train {recipe or 'RECIPE'}"
     given = parse(Options, rest, prog, default=Options(run=default))
     run = with_consequences(given.run, default, rest)
-    name = given.name or _run_name(run, default)
+    name = _run_name(run, default) if given.name is None else given.name
+    if name in ("", ".") or ".." in Path(name).parts or Path(name).is_absolute():
+        raise UserError(f"--name '{name}': must be the name of a folder inside --out")
     if survey and not given.quiet and is_first_process():
         print(f"folder: {own_pictures.described(run, survey)}", file=sys.stderr, flush=True)
     result = train_run(

@@ -1,17 +1,16 @@
 """`bilateral transfer`: images made on some models, shown to others."""
 
 import sys
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING
 
 from bilateral.arguments import budget, parse
-from bilateral.attacks.table import attack_names
-from bilateral.commands.evaluate import print_warning
 from bilateral.commands.printing import print_json
+from bilateral.commands.targets import named_attacks, print_warning
 from bilateral.errors import UserError
-from bilateral.tables import Format, Table, percent, render
+from bilateral.tables import Format, Table, lettered, percent, render
 
 if TYPE_CHECKING:
     from bilateral.evaluation.transfer import Transfer
@@ -62,6 +61,8 @@ def command(words: Sequence[str]) -> None:
     found = transfer_runs(options)
     if options.json:
         print_json(found.model_dump(mode="json", by_alias=True))
+    elif options.format == "text":
+        print(_text(found))
     else:
         print(render(_table(found), options.format))
 
@@ -69,12 +70,12 @@ def command(words: Sequence[str]) -> None:
 def transfer_runs(options: Options) -> "Transfer":
     """The transfer matrix between runs and models of one's own, also in `<out>/transfer.json`."""
     sources, targets = options.sources, options.targets
-    names = attack_names(options.attacks)
+    names = named_attacks(options.attacks)
     epsilon = budget("--epsilon", options.epsilon)
     if not sources or not targets:
         raise UserError("transfer needs --sources and --targets, at least one model each")
     if options.batch_size < 1:
-        raise UserError(f"--batch-size {options.batch_size}: at least one image")
+        raise UserError(f"--batch-size {options.batch_size}: must be at least one image")
     from rich.console import Console
 
     from bilateral.evaluation.target import find_target
@@ -122,15 +123,34 @@ def _identity(name: str) -> str:
     return str(Path(name).resolve()) if Path(name).is_dir() else name
 
 
-def _table(found: "Transfer") -> Table:
-    """A row for every attack and source, a column for every target."""
-    head = ["accuracy (%)", *found.clean]
-    rows = [["clean", *map(percent, found.clean.values())]]
+def _text(found: "Transfer") -> str:
+    """The matrix for a terminal: models by letters, which stand above it."""
+    sources = [source for matrix in found.attacks.values() for source in matrix]
+    names = lettered([*sources, *found.clean])
+    title = f"at {found.epsilon_text} on {found.data}: {found.images:,} images"
+    parts = [*(f"{letter}  {name}" for name, letter in names.items()), "", title]
+    parts.append(render(_table(found, names, "*", " ")))
+    if found.white_box:
+        parts.append("* white-box: made on the model itself")
+    return "\n".join(parts)
+
+
+def _table(
+    found: "Transfer",
+    names: Mapping[str, str] | None = None,
+    white_box: str = " (white-box)",
+    black_box: str = "",
+) -> Table:
+    """A row for every attack and source, a column for every target; `names` shorten models."""
+    called = names or {}
+    head = ["accuracy (%)", *(called.get(name, name) + black_box for name in found.clean)]
+    rows = [["clean", *(percent(share) + black_box for share in found.clean.values())]]
     for attack, matrix in found.attacks.items():
         for source, row in matrix.items():
             cells = [
-                percent(share) + (" (white-box)" if target == source else "")
+                percent(share) + (white_box if target == source else black_box)
                 for target, share in row.items()
             ]
-            rows.append([f"{attack} at {found.epsilon_text} from {source}", *cells])
+            at = "" if called else f" at {found.epsilon_text}"
+            rows.append([f"{attack}{at} from {called.get(source, source)}", *cells])
     return head, rows

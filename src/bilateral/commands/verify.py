@@ -9,6 +9,7 @@ import tyro
 
 from bilateral.arguments import parse
 from bilateral.commands.printing import print_json
+from bilateral.commands.targets import guarded, print_warning
 from bilateral.errors import UserError
 from bilateral.tables import Format, Table, percent, render
 
@@ -26,7 +27,7 @@ class Options:
     is a result: the exit code is 0 whenever the check could be made.
     """
 
-    file: Annotated[str, tyro.conf.Positional]
+    file: Annotated[str, tyro.conf.Positional, tyro.conf.arg(metavar="FILE")]
     """<run>/adversarial/<attack>@<epsilon>.npz"""
     target: str | None = None
     """the model, as for `bilateral evaluate`; the run two folders up by default"""
@@ -61,7 +62,9 @@ def command(words: Sequence[str]) -> None:
 def verify_file(options: Options) -> "Verification":
     """Check a file of adversarial images and return what was found."""
     if options.batch_size < 1:
-        raise UserError(f"--batch-size {options.batch_size}: at least one image")
+        raise UserError(f"--batch-size {options.batch_size}: must be at least one image")
+    if not Path(options.file).name:
+        raise UserError("verify needs FILE: <run>/adversarial/<attack>@<epsilon>.npz")
     from bilateral.evaluation.target import find_target
     from bilateral.evaluation.verification import kept_images, verify_images
     from bilateral.runtime import choose_device, limit_threads
@@ -71,14 +74,17 @@ def verify_file(options: Options) -> "Verification":
     folder = stored.path.resolve().parent.parent
     if options.target is None and not (folder / "config.json").is_file():
         raise UserError(
-            f"{folder} is not a run folder: name the model of {options.file} by --target"
+            f"{options.file} does not lie in a run folder's adversarial/: --target names its model"
         )
     data, image_size = options.data or kept.data, options.image_size
     if image_size is None and data.startswith("folder:"):
         image_size = next(iter(stored.images.values())).shape[-1]
     found = find_target(options.target or str(folder), data, image_size, None, place)
     limit_threads(place, found.split.image_values)
-    return verify_images(stored, kept, found, place, options.batch_size)
+    result = verify_images(stored, kept, found, place, options.batch_size)
+    for message in () if options.quiet else guarded(found, kept.epsilon, place, force=True):
+        print_warning(message)
+    return result
 
 
 def _table(found: "Verification") -> Table:

@@ -168,12 +168,16 @@ def load(
     `folder` is used in place of `cache_folder()`; `image_size`, `seed` and `streamed` are
     `load_folder`'s.
     """
+    if name == "folder:":
+        raise UserError("folder: names no folder: write folder:PATH")
     if name.startswith("folder:"):
         return load_folder(Path(name.removeprefix("folder:")), split, image_size, seed, streamed)
     entry = entry_named(name)
     height, width, _ = entry.image_shape
     if image_size not in (None, height):
-        raise UserError(f"{name} has images of {height}x{width}: an image size is for folder:PATH")
+        raise UserError(
+            f"--image-size {image_size} is for folder:PATH: {name} has images of {height}x{width}"
+        )
     if entry.readers:
         root = folder or cache_folder()
         pixels = read_array(root, entry, split, "pixels")

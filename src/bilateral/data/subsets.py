@@ -30,7 +30,9 @@ def chosen_images(split: Split, images: int | None, name: str) -> np.ndarray:
     if images is None:
         return np.arange(len(split.labels))
     if not 0 < images <= len(split.labels):
-        raise UserError(f"--images {images}: {name} has {len(split.labels)} test images")
+        raise UserError(
+            f"--images {images}: must be 1 to {len(split.labels)}, the test images of {name}"
+        )
     return balanced_subset(split.labels, images, seed=0)
 
 
@@ -52,14 +54,14 @@ def per_class_subset(split: Split, per_class: int, seed: int) -> Split:
     """The split with so many images of each class."""
     fewest = int(np.bincount(split.labels, minlength=len(split.classes)).min())
     if per_class > fewest:
-        raise UserError(f"data.images_per_class is {per_class}, but a class has {fewest} images")
+        raise UserError(f"--data.images-per-class {per_class}: a class has {fewest} images")
     return part_of(split, balanced_subset(split.labels, per_class * len(split.classes), seed))
 
 
 def divided(split: Split, held_out: int, seed: int) -> tuple[Split, Split]:
     """A split without a balanced part of so many images, and that part."""
     if held_out >= len(split.labels):
-        raise UserError(f"data.held_out is {held_out}, but there are {len(split.labels)} images")
+        raise UserError(f"--data.held-out {held_out}: there are {len(split.labels)} images")
     numbers = balanced_subset(split.labels, held_out, seed)
     rest = np.setdiff1d(np.arange(len(split.labels)), numbers)
     return part_of(split, rest), part_of(split, numbers)

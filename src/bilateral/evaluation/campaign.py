@@ -286,8 +286,12 @@ def evaluate_target(
     precision: Precision = "auto",
     compile: bool = False,
     processes: Processes | None = None,
+    warnings: Sequence[str] = (),
 ) -> Evaluation:
-    """Run what is missing of the named attacks and return this evaluation's entry."""
+    """Run what is missing of the named attacks and return this evaluation's entry.
+
+    `warnings` are the guards', kept with the figures that they are about.
+    """
     campaign = Campaign(target, epsilon, images, device, batch_size, precision, compile, processes)
     target.model.eval()
     clean = campaign.clean_predictions()
@@ -304,11 +308,14 @@ def evaluate_target(
             summaries[name] = summarise_members(file.members, campaign.numbers.tolist())
             if campaign.processes.first and adversarial is not None:
                 adversarial.finish()
-        return _record(campaign, clean, summaries)
+        return _record(campaign, clean, summaries, warnings)
 
 
 def _record(
-    campaign: Campaign, clean: list[int], summaries: dict[str, AttackSummary]
+    campaign: Campaign,
+    clean: list[int],
+    summaries: dict[str, AttackSummary],
+    warnings: Sequence[str] = (),
 ) -> Evaluation:
     """Write this call's entry; attacks of earlier calls stay in it and in its worst case."""
     target, numbers = campaign.target, campaign.numbers.tolist()
@@ -335,6 +342,7 @@ def _record(
             name: summaries[name] for name in earlier.attacks | summaries if name in summaries
         }
     result = entry(summaries)
+    result.warnings = list(warnings)
     stored.put(result)
     if campaign.processes.first:
         write_json(target.folder.evaluation, stored.model_dump(by_alias=True))

@@ -47,6 +47,12 @@ def budgets_of(folder: RunFolder, attack: str) -> list[str]:
     return sorted(path.stem.rpartition("@")[2].replace("-", "/") for path in found)
 
 
+def attacks_of(folder: RunFolder) -> list[str]:
+    """The attacks of which a run has flags, as their files are named."""
+    files = (folder.path / "attacks").glob("*@*.json")
+    return sorted({path.stem.rpartition("@")[0] for path in files})
+
+
 def flags_of(folder: RunFolder, attack: str, epsilon_text: str) -> AttackFile:
     """What an evaluation left of an attack."""
     path = folder.attack(attack, epsilon_text)

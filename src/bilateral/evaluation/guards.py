@@ -12,6 +12,7 @@ from torch import Tensor, nn
 from bilateral.attacks.untouched import untouched
 from bilateral.config import parse_budget
 from bilateral.errors import UserError
+from bilateral.results import wilson_interval
 from bilateral.runtime import exact_float32
 
 SAMPLE = 128
@@ -19,7 +20,7 @@ SAMPLE = 128
 REPEATED = 32
 """Of which so many pass twice, to see whether the outputs change."""
 FEWEST = 50
-"""Clean accuracy is judged on no fewer images than this."""
+"""On fewer images than this an accuracy is only told from guessing by its interval."""
 GAIN = 0.2
 """How much better another input range must do to be named, in accuracy."""
 SMALLEST_BUDGET = 0.1 / 255
@@ -38,11 +39,17 @@ NORMALISATIONS: dict[str, tuple[tuple[float, ...], tuple[float, ...]]] = {
 
 
 def guard(
-    model: nn.Module, images: Tensor, labels: Tensor, epsilon: float, force: bool = False
+    model: nn.Module,
+    images: Tensor,
+    labels: Tensor,
+    epsilon: float,
+    force: bool = False,
+    few: bool = False,
 ) -> list[str]:
     """Warnings about evaluating this model; a UserError where the number would mean nothing.
 
-    `force` turns what is refused about the model into a warning. The model is left as it was.
+    `force` turns what is refused about the model into a warning; `few` also tells of images too
+    few to show that the model learnt anything. The model is left as it was.
     """
     try:
         parse_budget(epsilon)
@@ -62,6 +69,7 @@ def guard(
         *_budget(epsilon),
         *_randomness(model, images, outputs),
         *_accuracy(model, images, labels, outputs),
+        *(_guessing(labels, outputs) if few else ()),
     ]
 
 
@@ -132,6 +140,18 @@ def _accuracy(model: nn.Module, images: Tensor, labels: Tensor, outputs: Tensor)
             f"the model seems to expect another input range: {100 * accuracy:.1f} % are right as "
             f"given, in [0, 1], but {100 * tried[best]:.1f} % with images {best}; "
             "put that step into the model"
+        )
+
+
+def _guessing(labels: Tensor, outputs: Tensor) -> Iterator[str]:
+    """Few images, of which guessing would get as many right."""
+    if len(labels) >= FEWEST:
+        return
+    right, classes = int((outputs.argmax(1) == labels).sum()), outputs.shape[1]
+    if wilson_interval(right, len(labels))[0] <= 1 / classes:
+        yield (
+            f"clean accuracy is {100 * right / len(labels):.1f} % on {len(labels)} images: "
+            f"guessing among {classes} classes cannot be told from it; use more images"
         )
 
 

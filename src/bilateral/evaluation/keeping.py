@@ -53,7 +53,9 @@ class AdversarialImages:
         """What an evaluation kept, also one that was interrupted: the latest, if weights differ."""
         stored = [cls._read_file(file) for file in cls(path, {})._files()]
         if not stored:
-            raise UserError(f"no adversarial images at {path}")
+            raise UserError(
+                f"no adversarial images at {path} (evaluate --save-adversarial keeps them)"
+            )
         kept = cls(path, stored[-1].about)
         for one in stored:
             kept._take(one)
@@ -70,7 +72,9 @@ class AdversarialImages:
                 raise ValueError("numbers are integers, members are names")
             kept.images = dict(zip(numbers.tolist(), arrays["images"], strict=True))
             kept.members = dict(zip(numbers.tolist(), members.tolist(), strict=True))
-        except (KeyError, ValueError, TypeError, UserError) as error:
+        except KeyError as error:
+            raise UserError(f"{path} does not hold adversarial images (no {error})") from None
+        except (ValueError, TypeError, UserError) as error:
             raise UserError(f"{path} does not hold adversarial images ({error})") from None
         return kept
 

@@ -44,7 +44,9 @@ def find_target(
 
     The model is on the device but in the mode it came in: a model in train mode is worth a word.
     """
-    if Path(name).is_dir() and not list(Path(name).glob("seed*")):
+    if not name:
+        raise UserError("no model is named: give a run folder, or file.py:function of your own")
+    if Path(name).is_dir():
         folder = RunFolder(Path(name))
         run, model = trained_model(folder, device)
         chosen = data or run.data.name
@@ -55,9 +57,7 @@ def find_target(
         known = config_digest(run)
         return Target(name, model, results, chosen, split, digest, run.labels, known)
     if ":" not in name:
-        seeds = sorted(str(path) for path in Path(name).glob("seed*"))
-        hint = f"did you mean {seeds[0]}?" if seeds else "file.py:function names your own model"
-        raise UserError(f"no run folder at {name} ({hint})")
+        raise UserError(f"no run folder at {name} (file.py:function names your own model)")
     if data is None:
         raise UserError(f"{name} needs --data: a data set's name or folder:PATH")
     split = load(data, "test", image_size=image_size)

@@ -345,10 +345,16 @@ def transfer_between(
     spread = torch.linspace(0, len(numbers) - 1, min(SAMPLE, len(numbers)), device=device)
     few = spread.round().long()
     clean = known.floats(numbers[few])
+    warnings = []
     for name, model in models.items():
-        check_inputs(model.model, clean[:1], truth)
-        for message in guard(model.model, clean, truth[few], epsilon, force):
-            warn(f"{name}: {message}")
+        try:
+            check_inputs(model.model, clean[:1], truth)
+            messages = guard(model.model, clean, truth[few], epsilon, force, few=True)
+        except UserError as error:
+            raise UserError(f"{name}: {error}") from None
+        warnings += [f"{name}: {message}" for message in messages]
+    for message in warnings:  # of no model before every model fits
+        warn(message)
     participants = {
         name: Participant(name, model.model, weights_digest(model.model), model.code_digest)
         for name, model in models.items()

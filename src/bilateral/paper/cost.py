@@ -1,7 +1,8 @@
 """What tables cost on this device, before hours are spent: forward passes over a measured rate."""
 
 import time
-from collections.abc import Iterable, Sequence
+from collections.abc import Container, Iterator, Sequence
+from dataclasses import dataclass
 
 import torch
 
@@ -15,14 +16,45 @@ from bilateral.paper.tables import Attack, PaperTable, Transfer
 from bilateral.runtime import autocast, has_bfloat16, place, synchronise
 from bilateral.training.step import forwards_per_image
 
+_HOUR, _DAY, _YEAR = 3600.0, 86_400.0, 31_557_600.0
+_UNITS = (
+    ("s", 1.0, 90.0),
+    ("min", 60.0, 1.5 * _HOUR),
+    ("h", _HOUR, 2 * _DAY),
+    ("days", _DAY, _YEAR),
+)
 IMAGENET = (1_281_167, 50_000, (224, 224, 3), 1000)
 """Training images, validation images, shape and classes, where a recipe names a folder."""
 
 
+@dataclass(frozen=True)
+class Costs:
+    """What is to be trained and evaluated, and how long it takes on a device."""
+
+    models: list[str]
+    trained: list[str]
+    training_seconds: float
+    evaluation_seconds: dict[str, float]
+    """At most, by table: what breaks early costs less."""
+    forwards_per_second: dict[str, float]
+    """By `<model> on <data>`, as measured."""
+
+    def lines(self) -> Iterator[str]:
+        """The costs in words."""
+        left = len(self.models) - len(self.trained)
+        yield said_of_models(len(self.models), len(self.evaluation_seconds), len(self.trained))
+        yield f"training {counted(left, 'model')}: about {duration(self.training_seconds)}"
+        for table, seconds in self.evaluation_seconds.items():
+            yield f"evaluating {table}: at most {duration(seconds)}"
+        for what, rate in self.forwards_per_second.items():
+            model, _, data = what.partition(" on ")
+            yield f"at {rate:,.0f} forward passes of {model} a second on images like {data}'s"
+
+
 def costs(
-    tables: Sequence[PaperTable], choices: Choices, device: torch.device, trained: set[str]
-) -> Iterable[str]:
-    """Lines that say how many forward passes are to be done and how long they take at most."""
+    tables: Sequence[PaperTable], choices: Choices, device: torch.device, trained: Container[str]
+) -> Costs:
+    """How many forward passes are to be done and how long they take at most; reads no data."""
     runs = all_runs(tables, choices)
     rates: dict[tuple[str, str], float] = {}
 
@@ -32,21 +64,26 @@ def costs(
             rates[key] = forward_rate(run, device)
         return forwards / rates[key]
 
-    training = {
-        name: seconds(run, run.epochs * training_images(run) * forwards_per_image(run))
+    training = sum(
+        seconds(run, run.epochs * training_images(run) * forwards_per_image(run))
         for name, run in runs.items()
         if name not in trained
-    }
-    yield f"training {len(training)} models: about {_hours(sum(training.values()))}"
-    for table in tables:
-        spent = sum(
+    )
+    evaluating = {
+        table.name: sum(
             seconds(run, evaluation_forwards(table, run, choices))
             for row in table.rows
             for run in runs_of(table, row, choices)
         )
-        yield f"evaluating {table.name}: at most {_hours(spent)}"
-    for (model, data), rate in rates.items():
-        yield f"at {rate:,.0f} forward passes of {model} a second on {data}'s images"
+        for table in tables
+    }
+    return Costs(
+        list(runs),
+        [name for name in runs if name in trained],
+        training,
+        evaluating,
+        {f"{model} on {data}": rate for (model, data), rate in rates.items()},
+    )
 
 
 def training_images(run: Run) -> int:
@@ -117,7 +154,20 @@ def forward_rate(run: Run, device: torch.device, seconds: float = 0.5) -> float:
     return done / (time.monotonic() - started)
 
 
-def _hours(seconds: float) -> str:
-    if seconds < 90:
-        return f"{seconds:.0f} s"
-    return f"{seconds / 60:.0f} min" if seconds < 5400 else f"{seconds / 3600:.1f} h"
+def said_of_models(models: int, tables: int, trained: int) -> str:
+    """How many models tables need, and how many of them are there."""
+    needed = f"{counted(models, 'model')} for {counted(tables, 'table')}"
+    return f"{needed}, {trained} of them trained already"
+
+
+def duration(seconds: float) -> str:
+    """A time in the unit that makes it readable."""
+    for unit, length, most in _UNITS:
+        if seconds < most:
+            return f"{seconds / length:.0f} {unit}"
+    return f"{seconds / _YEAR:.1f} years"
+
+
+def counted(number: int, noun: str) -> str:
+    """`1 model`, `2 models`."""
+    return f"{number} {noun}{'s' * (number != 1)}"

@@ -12,10 +12,10 @@ from bilateral.errors import UserError
 from bilateral.paper.claims import claims_table
 from bilateral.paper.plan import Choices
 from bilateral.paper.rendering import origins
-from bilateral.paper.side_by_side import side_by_side
+from bilateral.paper.side_by_side import interval_of, side_by_side
 from bilateral.paper.tables import TABLES, PaperTable
 from bilateral.reading import read_json
-from bilateral.tables import render
+from bilateral.tables import percent, render
 
 Rows = Sequence[Mapping[str, Any]]
 
@@ -62,6 +62,22 @@ def measured_tables(folder: Path) -> dict[str, Rows]:
         order = {row.title: place for place, row in enumerate(TABLES[name].rows)}
         found[name] = sorted(rows, key=lambda row: order.get(row["title"], len(order)))
     return found
+
+
+def first_figure(results: Mapping[str, Rows]) -> str:
+    """What the method leaves, in a line: clean, under twenty steps of PGD, under AutoAttack."""
+    rows = [row for row in results["cifar10"] if row["title"] == "R-MC-LA"]
+    row = max(rows, key=lambda one: int(one["epochs"]))
+    pgd, strongest = row["attacks"]["pgd20-last"], row["attacks"]["autoattack"]
+    head = [
+        f"CIFAR-10, {row['model']}, {row['epochs']} epochs of R-MC-LA",
+        "clean",
+        f"PGD-20 at 8/255 (n = {pgd['images']:,})",
+        f"AutoAttack at 8/255 (n = {strongest['images']:,})",
+    ]
+    cells = [percent(row["clean_accuracy"]), percent(pgd["accuracy"])]
+    cells.append(f"**{percent(strongest['accuracy'])}**{interval_of(row, 'autoattack')}")
+    return render((head, [["accuracy (%)", *cells]]), "markdown")
 
 
 def tables_page(results: Mapping[str, Rows]) -> str:

@@ -15,10 +15,11 @@ from bilateral.report.reading import (
     read_arrays,
     read_json,
     read_lines,
+    reason,
     rows,
     text,
 )
-from bilateral.runs import RunFolder
+from bilateral.runs import RunFolder, no_run
 
 SCHEMA = 1
 """The newest schema that this page was written for."""
@@ -65,13 +66,12 @@ def gather(folders: Sequence[str]) -> list[RunFiles]:
 
 
 def _check(path: Path) -> None:
-    if not path.is_dir():
-        raise UserError(f"no run folder at {path}")
     if any((path / name).exists() for name in FILES) or (path / "attacks").is_dir():
         return
-    below = sorted(found.parent for found in path.glob("*/config.json"))
-    hint = f"; did you mean {below[0]}?" if below else f": it has none of {', '.join(FILES)}"
-    raise UserError(f"{path} is not a run folder{hint}")
+    fault = no_run(path)
+    if str(fault).endswith("no config.json"):  # an evaluation's folder needs none
+        fault = UserError(f"{path} is not a run folder: it has none of {', '.join(FILES)}")
+    raise fault
 
 
 def _names(paths: Sequence[Path]) -> list[str]:
@@ -120,7 +120,7 @@ def _object(files: RunFiles, path: Path, what: str, command: str) -> dict[str, A
     try:
         value = read_json(path)
     except DamagedError as error:
-        files.gaps.append(Gap(file, f"damaged ({error})", command))
+        files.gaps.append(Gap(file, f"damaged ({reason(error, path)})", command))
         return {}
     if not isinstance(value, dict):
         files.gaps.append(Gap(file, "damaged (not a JSON object)", command))

@@ -44,6 +44,7 @@ class Headline:
     worst: Measure | None
     verdict: str | None
     reasons: list[str]
+    warnings: list[str]
 
 
 def attack_measures(files: RunFiles) -> list[Measure]:
@@ -95,7 +96,12 @@ def headline(files: RunFiles) -> Headline:
     stronger = [one for one in own if one.attack.startswith(("apgd", "square", "fab"))]
     diagnosed = _diagnosed(files, budget)
     verdict = text(files.diagnosis.get("verdict"))
-    reasons = files.diagnosis.get("reasons")
+    said = [
+        warning
+        for entry in files.entries
+        if text(entry.get("epsilon_text")) == budget
+        for warning in _texts(entry.get("warnings"))
+    ]
     return Headline(
         epsilon_text=budget,
         clean=_best(here(clean)) or _best(clean),
@@ -104,10 +110,13 @@ def headline(files: RunFiles) -> Headline:
         strongest=_best([*stronger, *diagnosed]),
         worst=_best(here(worst)),
         verdict=verdict if verdict in VERDICTS else None,
-        reasons=[one for one in reasons if isinstance(one, str)]
-        if isinstance(reasons, list)
-        else [],
+        reasons=_texts(files.diagnosis.get("reasons")),
+        warnings=list(dict.fromkeys(said)),
     )
+
+
+def _texts(value: object) -> list[str]:
+    return [one for one in value if isinstance(one, str)] if isinstance(value, list) else []
 
 
 def class_names(files: RunFiles) -> list[str]:

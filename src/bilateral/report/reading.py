@@ -24,6 +24,11 @@ class DamagedError(Exception):
     """A file that cannot be read, with the reason."""
 
 
+def reason(error: DamagedError, path: Path) -> str:
+    """Why a file cannot be read, where its name has been said already."""
+    return str(error).removeprefix(f"{path} is damaged: ").removeprefix(f"{path} ")
+
+
 def read_json(path: Path) -> Any:
     """The value in a JSON file."""
     try:

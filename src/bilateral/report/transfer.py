@@ -4,7 +4,15 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from bilateral.errors import UserError
-from bilateral.report.reading import DamagedError, count, mapping, read_json, share, text
+from bilateral.report.reading import (
+    DamagedError,
+    count,
+    mapping,
+    read_json,
+    reason,
+    share,
+    text,
+)
 
 
 @dataclass(frozen=True)
@@ -31,10 +39,12 @@ def read_transfer(file: str) -> TransferMatrix:
     path = Path(file)
     if path.is_dir():
         path = path / "transfer.json"
+    if not path.is_file():
+        raise UserError(f"--transfer {file}: no {path.name} there; bilateral transfer writes one")
     try:
         value = mapping(read_json(path))
     except DamagedError as error:
-        raise UserError(f"{path} cannot be read: {error}") from None
+        raise UserError(f"{path} cannot be read: {reason(error, path)}") from None
     heats = []
     for attack, matrix in mapping(value.get("attacks")).items():
         sources = {source: mapping(row) for source, row in mapping(matrix).items()}

@@ -1,0 +1,60 @@
+"""What commands that attack a model share: the attacks named, and what the guards say of it."""
+
+import sys
+from collections.abc import Iterator
+from contextlib import contextmanager
+from typing import TYPE_CHECKING
+
+from pydantic import ValidationError
+
+from bilateral.attacks.table import attack_names
+from bilateral.errors import UserError
+
+if TYPE_CHECKING:
+    import torch
+
+    from bilateral.evaluation.target import Target
+
+
+def named_attacks(text: str) -> list[str]:
+    """The attacks in a comma-separated list, each known and none twice."""
+    try:
+        return attack_names(text)
+    except ValidationError:  # the one setting that a name holds as a number
+        raise UserError(
+            f"--attacks {text}: -stepS is a step of S/255, S above 0 and at most 255"
+        ) from None
+
+
+@contextmanager
+def said_of(name: str) -> Iterator[None]:
+    """What is wrong with one of several models is told with its name."""
+    try:
+        yield
+    except UserError as error:
+        raise UserError(f"{name}: {error}") from None
+
+
+def print_warning(message: str) -> None:
+    """What a guard has to say, on standard error."""
+    print(f"bilateral: warning: {message}", file=sys.stderr, flush=True)
+
+
+def guarded(target: "Target", epsilon: float, device: "torch.device", force: bool) -> list[str]:
+    """What the guards say of a target, on a few of its test images.
+
+    `force` turns what they refuse into a warning.
+    """
+    import torch
+
+    from bilateral.data.batches import as_floats, channels_first
+    from bilateral.data.subsets import balanced_subset
+    from bilateral.evaluation.guards import SAMPLE, guard
+    from bilateral.evaluation.robustness import check_inputs
+
+    split = target.split
+    chosen = balanced_subset(split.labels, min(SAMPLE, len(split.labels)), seed=0)
+    images = as_floats(channels_first(split.pixels[chosen]))
+    labels = torch.from_numpy(split.labels)
+    check_inputs(target.model, images[:1].to(device), labels)
+    return guard(target.model, images.to(device), labels[chosen], epsilon, force, few=True)
