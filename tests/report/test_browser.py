@@ -4,6 +4,7 @@ Driven by playwright on the system's Chromium; skipped where there is none, unle
 BILATERAL_REQUIRE_BROWSER is set, as .ci/run does.
 """
 
+import json
 import os
 import shutil
 
@@ -141,6 +142,20 @@ def test_the_table_sorts_by_click_and_by_key(browser, pages):
             unmeasured.get_by_role("button").click()
             assert [cell.split()[0] for cell in visit.column(7)] == ["63.7", "–"]
         assert heading.get_attribute("aria-sort") is None
+
+
+def test_costs_beyond_a_thousand_sort_as_numbers(browser, tmp_path):
+    folder = make_run(tmp_path / "run", accuracies={"fgsm": 0.5, "pgd20": 0.4}, epochs=2)
+    path = folder / "evaluation.json"
+    evaluation = json.loads(path.read_text())
+    evaluation["entries"][0]["attacks"]["pgd20"] |= {"forwards": 400 * 2482.9, "seconds": 1200.5}
+    path.write_text(json.dumps(evaluation))
+    (tmp_path / "costs.html").write_text(render(gather([str(folder)])))
+    with Visit(browser, tmp_path / "costs.html") as visit:
+        table = visit.page.locator("[aria-label=Attacks]")
+        for column, largest in (("forward passes an image", "2,482.9"), ("seconds", "1,200.5")):
+            table.get_by_role("button", name=column, exact=False).first.click()
+            assert largest in table.locator("tbody tr").first.inner_text()
 
 
 def test_keys_step_through_the_gallery(browser, pages):
