@@ -259,6 +259,28 @@ def test_the_budget_of_the_headline(folder):
     assert (head.strongest.accuracy, head.strongest.images) == (0.645, 200)
 
 
+def test_weaker_attacks_on_more_images_do_not_hide_autoattack(folder):
+    """The paper's protocol on all images, AutoAttack on some: the worst case is the latter's."""
+    path = folder / "evaluation.json"
+    file = json.loads(path.read_text())
+    (strong,) = file["entries"]
+    weak = json.loads(json.dumps(strong)) | {"images": 10_000, "worst_case_accuracy": 0.72}
+    weak["attacks"] = {"pgd20-last": strong["attacks"]["pgd20"] | {"images": 10_000}}
+    other = json.loads(json.dumps(strong)) | {"data": "svhn", "images": 20_000}
+    for entries in ([weak, strong, other], [strong, weak]):
+        path.write_text(json.dumps(file | {"entries": entries}))
+        (files,) = gather([str(folder)])
+        head = headline(files)
+        assert (head.worst.accuracy, head.worst.images) == (0.6375, 400)
+        assert (head.pgd.attack, head.pgd.images) == ("pgd20-cw", 400)
+        assert head.clean.images == 10_000 and head.entry["data"] == "digits"
+        assert "Under autoattack at 40/255: class seen" in render([files])
+    weak["attacks"] |= {"fgsm": strong["attacks"]["fgsm"]}
+    path.write_text(json.dumps(file | {"entries": [weak]}))  # AutoAttack by its own file alone
+    head = headline(gather([str(folder)])[0])
+    assert head.autoattack.accuracy == 0.6375 and head.worst is None
+
+
 def test_values_of_the_wrong_kind_count_as_absent():
     assert reading.number(True) is None and reading.number("1") is None
     assert reading.number(float("nan")) is None and reading.number(10**400) is None

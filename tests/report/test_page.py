@@ -294,9 +294,15 @@ def test_many_classes_are_told_by_the_largest_confusions(tmp_path):
     page = render(gather([str(folder)]))
     rows = table(page, "Largest confusions, Under autoattack at 40/255")
     assert len(rows) == 21 and rows[1] == ["class 0", "class 1", "4", "200.0"]
-    assert len(table(page, "Accuracy by class")) == 101
+    assert len(table(page, "Accuracy by class")) == 101 and "The 100 worst classes." in page
     assert all(len(example["bars"]) == 10 for example in embedded(page)["examples"])
     assert all(any(bar[1] for bar in example["bars"]) for example in embedded(page)["examples"])
+
+
+def test_a_hundred_classes_are_all_of_them(tmp_path):
+    folder = make_run(tmp_path / "run", classes=[f"class {number}" for number in range(100)])
+    page = render(gather([str(folder)]))
+    assert len(table(page, "Accuracy by class")) == 101 and "worst classes" not in page
 
 
 def test_commands_repeat_what_was_done(run):

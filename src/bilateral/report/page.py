@@ -30,7 +30,6 @@ class RunView:
     files: RunFiles
     head: Headline
     attacks: list[Measure]
-    entry: dict[str, Any]
     training: list[Drawing]
     curves: list[Drawing]
     gradients: list[Drawing]
@@ -80,7 +79,6 @@ def render(runs: Sequence[RunFiles], transfer: TransferMatrix | None = None) -> 
 
 def _view(files: RunFiles, salt: str, detailed: bool) -> RunView:
     head = headline(files)
-    entry = sections.main_entry(files, head.epsilon_text)
     training: list[Drawing | None] = []
     curves: list[Drawing | None] = []
     if detailed:
@@ -94,7 +92,6 @@ def _view(files: RunFiles, salt: str, detailed: bool) -> RunView:
         files=files,
         head=head,
         attacks=attack_measures(files),
-        entry=entry,
         training=[one for one in training if one],
         curves=[one for one in curves if one],
         gradients=plots_checks.histograms(files, salt) if detailed else [],
