@@ -12,9 +12,11 @@ import numpy as np
 import pytest
 from run_folders import ACCURACIES, HOSTILE, diagnosis, make_run, transfer, write
 
+from bilateral.commands import diagnose
 from bilateral.errors import UserError
 from bilateral.report.charts import Line, draw_line, draw_svg
 from bilateral.report.gather import gather
+from bilateral.report.measures import FEW
 from bilateral.report.page import render
 from bilateral.report.sections import commands, differing
 from bilateral.report.transfer import read_transfer
@@ -150,6 +152,20 @@ def test_the_verdict_is_a_word_a_sign_and_its_reasons(tmp_path, verdict, sign):
     text = read(render(gather([str(folder)]))).text
     assert f"Verdict on the robustness figure {sign} {verdict}" in text
     assert ("pgd-apgd-gap 0.12 (limit 0.06): overstated" in text) == (verdict != "holds")
+
+
+def test_a_verdict_on_few_images_is_no_acquittal(tmp_path):
+    """As `bilateral diagnose` says, which the page must not outdo."""
+    assert FEW == diagnose.FEW
+    folder = make_run(tmp_path / "run", epochs=2)
+    assert "the figure is to be believed" in read(render(gather([str(folder)]))).text
+    found = diagnosis("holds") | {"images": 50}
+    found["readings"][1] |= {"unsure": True}
+    write(folder / "diagnostics.json", found)
+    text = read(render(gather([str(folder)]))).text
+    assert "to be believed" not in text
+    assert "None of the checks was raised, but: 50 images are too few to clear it" in text
+    assert "pgd-apgd-gap is past its limit, but not surely on so few images" in text
 
 
 def test_without_autoattack_the_page_says_so(tmp_path):

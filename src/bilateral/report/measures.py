@@ -10,6 +10,8 @@ from bilateral.report.reading import count, interval, mapping, number, rows, sha
 from bilateral.results import Interval, wilson_interval
 
 VERDICTS = ("holds", "suspect", "masked")
+FEW = 100
+"""Images below which a diagnosis that raised nothing is no acquittal, as `diagnose` says too."""
 
 
 @dataclass(frozen=True)
@@ -49,6 +51,7 @@ class Headline:
     worst: Measure | None
     verdict: str | None
     reasons: list[str]
+    doubts: list[str]
 
 
 def attack_measures(files: RunFiles) -> list[Measure]:
@@ -115,6 +118,7 @@ def headline(files: RunFiles) -> Headline:
         reasons=[one for one in reasons if isinstance(one, str)]
         if isinstance(reasons, list)
         else [],
+        doubts=_doubts(files) if verdict == "holds" else [],
     )
 
 
@@ -128,6 +132,20 @@ def class_names(files: RunFiles) -> list[str]:
         for entry in files.entries
     ]
     return max(named, key=len, default=[])
+
+
+def _doubts(files: RunFiles) -> list[str]:
+    """Why a verdict that holds is less than an acquittal."""
+    images = count(files.diagnosis.get("images"))
+    few = (
+        [f"{images} images are too few to clear it"] if images is not None and images < FEW else []
+    )
+    unsure = [
+        f"{text(one.get('name'))} is past its limit, but not surely on so few images"
+        for one in rows(files.diagnosis.get("readings"))
+        if one.get("unsure") is True and one.get("raised") is not True
+    ]
+    return few + unsure
 
 
 def _measure(
