@@ -123,6 +123,24 @@ def test_text_follows_the_readers_size(browser, pages):
         assert after == pytest.approx(2 * before, rel=0.01)
 
 
+@pytest.mark.parametrize("width", [1200, 375])
+def test_drawings_follow_the_readers_size_and_nothing_spills(browser, pages, width):
+    """Half of the text's size at least, on a phone too; a drawing that is too wide scrolls."""
+    measure = """Math.min(...[...document.querySelectorAll(".drawing text")].map((one) => {
+        const { a, b } = one.getScreenCTM();
+        return parseFloat(getComputedStyle(one).fontSize) * Math.hypot(a, b);
+    }))"""
+    spilled = """Math.max(...[...document.querySelectorAll(".drawing")].map((one) =>
+        one.scrollWidth - one.clientWidth))"""
+    with Visit(browser, pages / "one.html", width) as visit:
+        page = visit.page
+        assert page.evaluate(measure) >= 10
+        assert page.evaluate(spilled) <= 0
+        page.evaluate("document.documentElement.style.fontSize = '200%'")
+        assert page.evaluate(measure) >= 20
+        assert page.evaluate("document.documentElement.scrollWidth") <= width
+
+
 def test_the_table_sorts_by_click_and_by_key(browser, pages):
     with Visit(browser, pages / "pair.html") as visit:
         assert [name.split("/")[0] for name in visit.column(1)] == [

@@ -255,6 +255,49 @@ def test_drawings_hold_no_names_and_fixed_text_is_escaped():
     assert ids and not ids & set(re.findall(r'id="(.*?)"', draw_svg(paint, "other")))
 
 
+def test_long_lines_keep_their_marks():
+    """A legend shows them, and without marks a line is told from others by its colour alone."""
+
+    def marks(points):
+        line = Line("a", [(place, place % 7) for place in range(points)], 3)
+        return draw_svg(lambda axes: draw_line(axes, line), "salt").count("<use") - ticks
+
+    ticks = draw_svg(lambda axes: axes.plot(range(2)), "salt").count("<use")
+    assert marks(40) > 35 and 12 <= marks(100) <= 25 and 12 <= marks(1000) <= 25
+
+
+def test_legends_show_what_is_drawn(tmp_path):
+    """Histograms differ by dashes, which their legend has too, and have no marks."""
+    found = diagnosis("holds")
+    (first, other) = found["histograms"]
+    found["histograms"] = [first | {"name": f"gradient, {kind}"} for kind in ("correct", "wrong")]
+    folder = make_run(tmp_path / "run", epochs=2)
+    write(folder / "diagnostics.json", found | {"histograms": [*found["histograms"], other]})
+    page = render(gather([str(folder)]))
+    swatches = re.findall(r"<svg class=\"swatch series-(\d)\".*?>(.*?)</svg><bdi>(.*?)</bdi>", page)
+    legend = {name: (look, drawn) for look, drawn, name in swatches}
+    assert legend["gradient, correct"] == ("0", '<path d="M1 5H29"/>')
+    assert legend["gradient, wrong"] == ("1", '<path d="M1 5H29" stroke-dasharray="5 2"/>')
+    assert legend["clean"][1].startswith('<path d="M1 5H29"/><circle')
+
+
+@pytest.mark.parametrize(
+    ("held_out", "where"), [(500, ", on held-out images"), (0, ", on fixed training images")]
+)
+def test_held_out_accuracy_is_called_so(tmp_path, held_out, where):
+    folder = make_run(tmp_path / "held" / "seed0", epochs=5)
+    config = json.loads((folder / "config.json").read_text())
+    config["run"]["data"]["held_out"] = held_out
+    write(folder / "config.json", config)
+    other = make_run(tmp_path / "other" / "seed0", epochs=5)
+    for name in ("clean", "FGSM", "PGD-10"):
+        assert f"<bdi>{name}{where}</bdi>" in render(gather([str(folder)]))
+    both = render(gather([str(folder), str(other)]))
+    said = "On images held out of training in held/seed0; on training images in others."
+    assert (said in both) == bool(held_out)
+    assert ("On fixed training images: no run held some out." in both) != bool(held_out)
+
+
 def test_the_users_matplotlib_settings_neither_matter_nor_change():
     import matplotlib
 
@@ -337,11 +380,13 @@ def test_guard_readings_and_events_are_drawn(tmp_path):
     lines = [
         {"epoch": 1, "loss": 2.0, "guard": {"fgsm": 0.5, "pgd10": 0.25, "event": None}},
         {"epoch": 2, "loss": 1.0, "guard": {"fgsm": 0.75, "event": "FGSM rose <above> PGD"}},
+        {"epoch": 3, "loss": 1.0, "guard": {"alignment": 0.5}},
     ]
     (folder / "log.jsonl").write_text("\n".join(map(json.dumps, lines)))
     page = render(gather([str(folder)]))
     assert "Guard readings by epoch. fgsm: from 0.5 to 0.75; pgd10: from 0.25 to 0.25" in page
     assert "epoch 2: FGSM rose &lt;above&gt; PGD" in page
+    assert "Alignment: cosine of the gradients" in page
 
 
 def test_twenty_runs_are_quick_and_small(tmp_path):

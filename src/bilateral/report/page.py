@@ -13,7 +13,7 @@ from markupsafe import Markup
 
 import bilateral
 from bilateral.report import plots, plots_checks, sections
-from bilateral.report.charts import LEGEND_MARKS, Drawing, dashes
+from bilateral.report.charts import LEGEND_MARKS, Drawing, dashes, mark
 from bilateral.report.gallery import gallery
 from bilateral.report.gather import RunFiles
 from bilateral.report.measures import Headline, Measure, attack_measures, headline
@@ -54,7 +54,7 @@ def render(runs: Sequence[RunFiles], transfer: TransferMatrix | None = None) -> 
         "a_image": sections.a_image,
         "dashes": dashes,
         "gradient_table": plots_checks.gradient_table,
-        "marks": [Markup(mark) for mark in LEGEND_MARKS],
+        "mark": lambda look: Markup(LEGEND_MARKS[mark(look)]),
         "plots": plots,
         "sections": sections,
         "spread": sections.spread,
