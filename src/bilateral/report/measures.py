@@ -118,7 +118,7 @@ def headline(files: RunFiles) -> Headline:
         reasons=[one for one in reasons if isinstance(one, str)]
         if isinstance(reasons, list)
         else [],
-        doubts=_doubts(files) if verdict == "holds" else [],
+        doubts=doubts(files.diagnosis) if verdict == "holds" else [],
     )
 
 
@@ -134,15 +134,15 @@ def class_names(files: RunFiles) -> list[str]:
     return max(named, key=len, default=[])
 
 
-def _doubts(files: RunFiles) -> list[str]:
+def doubts(diagnosis: dict[str, Any]) -> list[str]:
     """Why a verdict that holds is less than an acquittal."""
-    images = count(files.diagnosis.get("images"))
+    images = count(diagnosis.get("images"))
     few = (
         [f"{images} images are too few to clear it"] if images is not None and images < FEW else []
     )
     unsure = [
         f"{text(one.get('name'))} is past its limit, but not surely on so few images"
-        for one in rows(files.diagnosis.get("readings"))
+        for one in rows(diagnosis.get("readings"))
         if one.get("unsure") is True and one.get("raised") is not True
     ]
     return few + unsure
