@@ -1,6 +1,7 @@
 """The page: its numbers are the files', names come out as text, and it stays small and quick."""
 
 import html
+import itertools
 import json
 import re
 import subprocess
@@ -99,6 +100,22 @@ def test_it_is_whole_and_alone(page):
     assert not re.search(r"@import|url\((?!#)", page)
     links = set(re.findall(r"https?://[^\"' )]+", page))
     assert links <= {"http://www.w3.org/2000/svg", "http://www.w3.org/1999/xlink"}
+
+
+def test_headings_form_an_outline_and_figures_are_told_in_words(page, run, tmp_path):
+    other = make_run(tmp_path / "other" / "seed0", epochs=2)
+    for one in (page, render(gather([str(run), str(other)]))):
+        elements = read(one).elements
+        levels = [int(tag[1]) for tag, _ in elements if re.fullmatch(r"h\d", tag)]
+        assert levels[0] == 1
+        for above, level in itertools.pairwise(levels):
+            assert level <= above + 1, "no level is left out"
+        drawings = [given for tag, given in elements if given.get("class") == "drawing"]
+        assert len(drawings) >= 8
+        for given in drawings:
+            assert given["role"] == "img" and len(given["aria-label"]) > 30
+        for tag, given in elements:
+            assert tag != "svg" or given["aria-hidden"] == "true"
 
 
 def test_the_headline_is_the_evaluation(page, run):
