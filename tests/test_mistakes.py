@@ -72,8 +72,6 @@ RUN = "runs/digits/seed0"
         ("train digits-r-mc-la --data folder:nowhere", "nowhere is not a folder"),
         ("train digits-r-mc-la --data.images-per-class 9999", "--data.images-per-class 9999: a"),
         ("train digits-r-mc-la --data.held-out 5000", "--data.held-out 5000: there are 1437"),
-        (f"compare {RUN} {RUN} --attack pgd20", "is named twice"),
-        (f"compare {RUN} ./{RUN}/ --attack pgd20", "is named twice"),
         (f"report {RUN} --transfer nowhere.json", "no nowhere.json there; bilateral transfer"),
         (f"report {RUN} --transfer empty", "--transfer empty: no transfer.json there"),
         (f"report {RUN} --transfer text.txt", "text.txt cannot be read: not JSON"),

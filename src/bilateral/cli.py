@@ -1,17 +1,14 @@
 """The command `bilateral`: finds the command's module and turns what it raises into exit codes."""
 
 import os
-import signal
 import sys
-import threading
 import warnings
-from collections.abc import Iterator, Sequence
-from contextlib import contextmanager
+from collections.abc import Sequence
 from importlib import import_module
-from types import FrameType
 
 import bilateral
 from bilateral.errors import Interrupted, TrainingError, UserError, unknown
+from bilateral.signals import stoppable
 
 USAGE = """usage: bilateral COMMAND [arguments]     (bilateral COMMAND --help says more)
 
@@ -28,7 +25,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
     warnings.filterwarnings("ignore", module="PIL")
     warnings.formatwarning = lambda message, *_, **__: f"bilateral: warning: {message}\n"
     try:
-        with _terminable():
+        with stoppable():
             return _run(words)
     except UserError as error:
         print(f"bilateral: {' '.join(str(error).split())}", file=sys.stderr)
@@ -53,23 +50,6 @@ def main(arguments: Sequence[str] | None = None) -> int:
     except Interrupted as error:
         print(f"bilateral: {error}; the same command goes on from here", file=sys.stderr)
         return 128 + error.number
-
-
-@contextmanager
-def _terminable() -> Iterator[None]:
-    """SIGTERM as an exception, so that temporary files are removed on the way out."""
-
-    def asked(number: int, frame: FrameType | None) -> None:
-        raise Interrupted(number)
-
-    if threading.current_thread() is not threading.main_thread():
-        yield
-        return
-    before = signal.signal(signal.SIGTERM, asked)
-    try:
-        yield
-    finally:
-        signal.signal(signal.SIGTERM, before)
 
 
 def _run(words: list[str]) -> int:

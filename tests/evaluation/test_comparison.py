@@ -6,6 +6,7 @@ import sys
 
 import pytest
 
+from bilateral.cli import main
 from bilateral.errors import UserError
 from bilateral.evaluation.comparison import compare, mcnemar, paired_test
 from bilateral.results import AttackFile, MemberFlags
@@ -88,6 +89,23 @@ def test_the_command_needs_no_torch(tmp_path):
     words = ["compare", str(tmp_path / "a"), str(tmp_path / "b"), "--attack", "pgd20", "--json"]
     done = subprocess.run([sys.executable, "-c", code, *words], capture_output=True, check=True)
     assert json.loads(done.stdout)["images"] == 3
+
+
+def test_a_run_is_not_compared_with_itself(tmp_path, monkeypatch, capsys):
+    monkeypatch.chdir(tmp_path)
+    leave_flags(tmp_path / "a", [True, False])
+    for other in ("a", "./a/", str(tmp_path / "a")):
+        assert main(["compare", "a", other, "--attack", "pgd20"]) == 2
+        assert f"{other} is named twice" in capsys.readouterr().err
+
+
+def test_csv_is_csv_alone(tmp_path, capsys):
+    for name in ("a", "b"):
+        leave_flags(tmp_path / name, [True, False])
+    words = ["compare", str(tmp_path / "a"), str(tmp_path / "b"), "--attack", "pgd20"]
+    assert main([*words, "--format", "csv"]) == 0
+    lines = capsys.readouterr().out.splitlines()
+    assert len(lines) == 3 and {line.count(",") for line in lines} == {5}
 
 
 def test_long_names_stand_above_the_table():

@@ -58,10 +58,10 @@ def compare_runs(
         )
     if size is None and len(known) > 1:
         raise UserError(f"{runs[0]} has {attack} at {', '.join(known)}: give --epsilon")
+    result = compare(runs, attack, fraction_text(size) if size else known[0])
     whole = [Path(run).resolve() for run in runs]
     if again := [run for place, run in enumerate(runs) if whole[place] in whole[:place]]:
         raise UserError(f"{again[0]} is named twice: a run does not differ from itself")
-    result = compare(runs, attack, fraction_text(size) if size else known[0])
     if json:
         print_json(result.model_dump(mode="json"))
         return

@@ -1,0 +1,65 @@
+"""Ctrl-C and SIGTERM as exceptions, so that temporary files are removed on the way out.
+
+Python may lose such an exception or wrap it in another: one that comes in the midst of an import, a
+class's making or a weak reference's callback. A command that was asked to stop ends by it all the
+same.
+"""
+
+import signal
+import sys
+import threading
+from collections.abc import Iterator
+from contextlib import contextmanager
+from types import FrameType
+from typing import Any
+
+from bilateral.errors import Interrupted
+
+AGAIN_SECONDS = 0.001
+"""After which a lost exception is raised once more, outside of what lost it."""
+
+
+@contextmanager
+def stoppable() -> Iterator[None]:
+    """Raise `KeyboardInterrupt` or `Interrupted` inside when a signal asks to stop."""
+    if threading.current_thread() is not threading.main_thread():
+        yield
+        return
+    asked: list[int] = []
+    replaced: dict[int, Any] = {}
+
+    def stop(number: int, frame: FrameType | None) -> None:
+        asked.append(number)
+        raise _stopped(number)
+
+    def stop_again(number: int, frame: FrameType | None) -> None:
+        raise _stopped(asked[-1])
+
+    def lost(unraisable: "sys.UnraisableHookArgs") -> None:
+        if not isinstance(unraisable.exc_value, (Interrupted, KeyboardInterrupt)):
+            hook(unraisable)
+            return
+        replaced.setdefault(signal.SIGALRM, signal.signal(signal.SIGALRM, stop_again))
+        signal.setitimer(signal.ITIMER_REAL, AGAIN_SECONDS)
+
+    hook, sys.unraisablehook = sys.unraisablehook, lost
+    for number in (signal.SIGINT, signal.SIGTERM):
+        replaced[number] = signal.signal(number, stop)
+    try:
+        yield
+    except (Interrupted, KeyboardInterrupt):
+        raise
+    except Exception as error:
+        if asked:
+            raise _stopped(asked[-1]) from error
+        raise
+    finally:
+        if signal.SIGALRM in replaced:
+            signal.setitimer(signal.ITIMER_REAL, 0)
+        for replaced_number, handler in replaced.items():
+            signal.signal(replaced_number, handler)
+        sys.unraisablehook = hook
+
+
+def _stopped(number: int) -> BaseException:
+    return KeyboardInterrupt() if number == signal.SIGINT else Interrupted(number)

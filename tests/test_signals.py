@@ -1,0 +1,100 @@
+"""A signal ends a command by its own exit code, wherever in Python's insides it comes."""
+
+import os
+import signal
+import subprocess
+import sys
+import time
+import weakref
+
+import pytest
+
+from bilateral import cli
+from bilateral.signals import stoppable
+
+SIGNALS = [(signal.SIGINT, 130), (signal.SIGTERM, 143)]
+
+
+def ask(number):
+    os.kill(os.getpid(), number)
+    time.sleep(0.01)  # the handler runs before this ends
+
+
+def while_importing(number):
+    """An extension that was half loaded is refused the second time: what numpy does."""
+    try:
+        ask(number)
+    except BaseException:
+        raise ImportError("cannot load module more than once per process") from None
+
+
+def while_a_class_is_made(number):
+    class Field:
+        def __set_name__(self, owner, name):
+            ask(number)
+
+    class Owner:
+        field = Field()
+
+
+def in_a_callback(number):
+    """Python tells of an exception there and goes on."""
+
+    class Thing:
+        pass
+
+    thing = Thing()
+    reference = weakref.ref(thing, lambda _: ask(number))
+    del thing
+    assert reference() is None
+    time.sleep(5)
+    raise AssertionError("nothing stopped it")
+
+
+def plainly(number):
+    ask(number)
+
+
+@pytest.mark.parametrize(("number", "code"), SIGNALS)
+@pytest.mark.parametrize("moment", [plainly, while_importing, while_a_class_is_made, in_a_callback])
+def test_a_signal_ends_the_command(moment, number, code, monkeypatch, capfd):
+    monkeypatch.setattr(cli, "_run", lambda _: moment(number))
+    before = signal.getsignal(signal.SIGALRM), sys.unraisablehook
+    began = time.monotonic()
+    assert cli.main(["list"]) == code
+    assert time.monotonic() - began < 3
+    said = capfd.readouterr().err
+    assert said.startswith("bilateral: stopped") and said.count("\n") == 1
+    assert (signal.getsignal(signal.SIGALRM), sys.unraisablehook) == before
+
+
+def test_without_a_signal_errors_are_what_they_are():
+    with pytest.raises(ImportError, match="no such thing"), stoppable():
+        raise ImportError("no such thing")
+
+
+def test_other_exceptions_that_are_lost_are_told_of(monkeypatch):
+    told = []
+    monkeypatch.setattr(sys, "unraisablehook", told.append)
+
+    class Thing:
+        def __del__(self):
+            raise ValueError("lost")
+
+    with stoppable():
+        Thing()
+    assert [str(one.exc_value) for one in told] == ["lost"]
+
+
+@pytest.mark.parametrize(("number", "code"), SIGNALS)
+def test_while_torch_is_imported(number, code, tmp_path):
+    """At moments over the whole start of a real command."""
+    for moment in (0.15, 0.4, 0.8, 1.2):
+        words = [sys.executable, "-m", "bilateral", "reproduce", "cifar10", "--quick"]
+        with subprocess.Popen(words, cwd=tmp_path, stderr=subprocess.PIPE, text=True) as child:
+            time.sleep(moment)
+            child.send_signal(number)
+            _, said = child.communicate(timeout=60)
+        if child.returncode in (-number, 0):  # before our first line was reached, or done
+            continue
+        assert child.returncode == code and "Traceback" not in said, said
