@@ -332,3 +332,51 @@ def test_hostile_class_names_pass_through_the_whole_export(tmp_path, capsys):
     card = (out / "MODEL_CARD.md").read_text(encoding="utf-8")
     assert "lone U+D800 surrogate" in card and "turn U+202E around" in card
     assert all(name not in (out / "model.py").read_text() for name in HOSTILE[:6])
+
+
+def robust_run(*evaluations: Evaluation, **fields) -> Evidence:
+    return Evidence(run=Run(data=Data(name="digits")), evaluations=evaluations, **fields)
+
+
+def test_the_last_point_alone_is_not_called_any_point():
+    """`-last` is the paper's protocol, and weaker: the card must not claim more for it."""
+    said = "Of an attack whose name ends in `-last` only the last point counts"
+    assert said in section(card_of(robust_run(entry("pgd20-last"))), "Measured robustness")
+    assert said not in card_of(robust_run(entry("pgd20")))
+
+
+def test_autoattack_comes_first_and_weaker_figures_point_to_it():
+    evidence = robust_run(entry("pgd20-last"), entry("autoattack", "pgd20"))
+    card = card_of(evidence)
+    rows = [
+        line for line in section(card, "Measured robustness").splitlines() if "| digits" in line
+    ]
+    assert "| autoattack |" in rows[1] and "| pgd20-last |" in rows[-2]
+    lines = limits(evidence)
+    assert lines[0] == (
+        "The figures at 8/255 on 10 images of digits are upper bounds by weaker attacks: "
+        "AutoAttack left 70.0 % of 10 images."
+    )
+    assert lines[1].startswith("AutoAttack was run at 8/255")
+    other = robust_run(entry("pgd20"), entry("autoattack", epsilon_text="4/255"))
+    assert limits(other)[0].startswith("AutoAttack was not run at 8/255")
+
+
+def test_the_diagnosis_tells_its_apgd_and_its_doubts():
+    found = diagnosis("holds", []).model_copy(update={"accuracies": {"apgd": 0.62}, "images": 200})
+    said = section(card_of(robust_run(entry("pgd20"), diagnosis=found)), "Verdict")
+    assert "APGD, which the diagnosis runs, left 62.0 % of these images" in said
+    assert "(95 % interval 55.1 to 68.4)" in said and "too few" not in said
+    few = found.model_copy(update={"images": 50})
+    said = section(card_of(robust_run(entry("pgd20"), diagnosis=few)), "Verdict")
+    assert "- 50 images are too few to clear it" in said
+    masked = diagnosis("masked", ["zero-gradients 1 (limit 0.05)"]).model_copy(
+        update={"images": 50}
+    )
+    assert "too few" not in section(card_of(robust_run(diagnosis=masked)), "Verdict")
+
+
+def test_accuracies_in_training_are_written_as_everywhere():
+    last = {"epoch": 3, "clean_accuracy": 0.872, "adversarial_accuracy": 0.725}
+    said = section(card_of(robust_run(last_epoch=last)), "Training")
+    assert "in the last epoch: 87.2 %" in said and "adversarial ones: 72.5 %" in said

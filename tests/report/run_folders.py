@@ -214,7 +214,7 @@ def make_run(
     seed: int = 0,
 ) -> Path:
     """A run folder with every file that a page reads."""
-    run = recipe_named("digits-r-mc-la").model_dump(mode="json")
+    run = recipe_named("digits-r-mc-la").model_dump(mode="json") | {"epochs": epochs}
     write(
         path / "config.json",
         {"schema": 1, "run": run, "versions": {"torch": "2.6", "device": "cpu"}},

@@ -4,6 +4,7 @@ Driven by playwright on the system's Chromium; skipped where there is none, unle
 BILATERAL_REQUIRE_BROWSER is set, as .ci/run does.
 """
 
+import json
 import os
 import shutil
 
@@ -14,6 +15,8 @@ from bilateral.report.gather import gather
 from bilateral.report.page import render
 from bilateral.report.transfer import read_transfer
 
+PHOTOGRAPHS = ["airplane", "automobile", "bird", "cat", "deer"]
+PHOTOGRAPHS += ["dog", "frog", "horse", "ship", "truck"]
 BROWSERS = ("chromium", "chromium-browser", "google-chrome", "google-chrome-stable")
 
 
@@ -48,9 +51,14 @@ def pages(tmp_path_factory):
     ]
     bad = make_run(out / "<img src=x onerror=alert(1)>" / "seed0", classes=list(HOSTILE.values()))
     matrix = read_transfer(str(transfer(out / "transfer.json", list(HOSTILE.values()))))
+    photographs = make_run(out / "cifar10-r-mc-la" / "seed0", classes=PHOTOGRAPHS)
+    (photographs / "diagnostics.json").unlink()
+    paths = [f"runs/cifar10-r-mc-la-preact-resnet-18/seed{seed}" for seed in range(3)]
+    paths = read_transfer(str(transfer(out / "paths.json", paths)))
     written = {
         "pair": render(gather(list(map(str, pair)))),
         "one": render(gather([str(pair[1])])),
+        "photographs": render(gather([str(photographs)]), paths),
         "hostile": render(gather([str(bad)]), matrix),
     }
     for name, page in written.items():
@@ -80,10 +88,11 @@ class Visit:
         return self.page.locator(f"#runs tbody tr > :nth-child({number})").all_inner_texts()
 
     def text(self, selector):
-        return self.page.locator(selector).inner_text()
+        shown = self.page.locator(selector).inner_text()
+        return shown.translate(dict.fromkeys(map(ord, "\u2068\u2069")))  # names are isolated
 
 
-@pytest.mark.parametrize("name", ["pair", "one", "hostile"])
+@pytest.mark.parametrize("name", ["pair", "one", "photographs", "hostile"])
 @pytest.mark.parametrize("scheme", ["light", "dark"])
 def test_no_error_no_request_no_overflow(browser, pages, name, scheme):
     for width in (1200, 375):
@@ -96,6 +105,9 @@ def test_no_error_no_request_no_overflow(browser, pages, name, scheme):
             assert others == [(pages / f"{name}.html").as_uri()]
             wide = page.evaluate("document.documentElement.scrollWidth")
             assert wide <= width, f"{name} scrolls sideways at {width} px"
+            page.evaluate("document.documentElement.style.fontSize = '200%'")
+            wide = page.evaluate("document.documentElement.scrollWidth")
+            assert wide <= width, f"{name} scrolls sideways at {width} px and twice the text size"
 
 
 def test_dark_and_light_follow_the_reader(browser, pages):
@@ -122,6 +134,24 @@ def test_text_follows_the_readers_size(browser, pages):
         assert after == pytest.approx(2 * before, rel=0.01)
 
 
+@pytest.mark.parametrize("width", [1200, 375])
+def test_drawings_follow_the_readers_size_and_nothing_spills(browser, pages, width):
+    """Half of the text's size at least, on a phone too; a drawing that is too wide scrolls."""
+    measure = """Math.min(...[...document.querySelectorAll(".drawing text")].map((one) => {
+        const { a, b } = one.getScreenCTM();
+        return parseFloat(getComputedStyle(one).fontSize) * Math.hypot(a, b);
+    }))"""
+    spilled = """Math.max(...[...document.querySelectorAll(".drawing")].map((one) =>
+        one.scrollWidth - one.clientWidth))"""
+    with Visit(browser, pages / "one.html", width) as visit:
+        page = visit.page
+        assert page.evaluate(measure) >= 10
+        assert page.evaluate(spilled) <= 0
+        page.evaluate("document.documentElement.style.fontSize = '200%'")
+        assert page.evaluate(measure) >= 20
+        assert page.evaluate("document.documentElement.scrollWidth") <= width
+
+
 def test_the_table_sorts_by_click_and_by_key(browser, pages):
     with Visit(browser, pages / "pair.html") as visit:
         assert [name.split("/")[0] for name in visit.column(1)] == [
@@ -141,6 +171,20 @@ def test_the_table_sorts_by_click_and_by_key(browser, pages):
             unmeasured.get_by_role("button").click()
             assert [cell.split()[0] for cell in visit.column(7)] == ["63.7", "–"]
         assert heading.get_attribute("aria-sort") is None
+
+
+def test_costs_beyond_a_thousand_sort_as_numbers(browser, tmp_path):
+    folder = make_run(tmp_path / "run", accuracies={"fgsm": 0.5, "pgd20": 0.4}, epochs=2)
+    path = folder / "evaluation.json"
+    evaluation = json.loads(path.read_text())
+    evaluation["entries"][0]["attacks"]["pgd20"] |= {"forwards": 400 * 2482.9, "seconds": 1200.5}
+    path.write_text(json.dumps(evaluation))
+    (tmp_path / "costs.html").write_text(render(gather([str(folder)])))
+    with Visit(browser, tmp_path / "costs.html") as visit:
+        table = visit.page.locator("[aria-label=Attacks]")
+        for column, largest in (("forward passes an image", "2,482.9"), ("seconds", "1,200.5")):
+            table.get_by_role("button", name=column, exact=False).first.click()
+            assert largest in table.locator("tbody tr").first.inner_text()
 
 
 def test_keys_step_through_the_gallery(browser, pages):
@@ -163,7 +207,7 @@ def test_keys_step_through_the_gallery(browser, pages):
         assert visit.page.locator(".thumbs [aria-current]").count() == 1
         shown = visit.page.locator("[data-picture=clean]")
         assert shown.evaluate("one => getComputedStyle(one).imageRendering") == "pixelated"
-        assert "true class 4" in shown.get_attribute("alt")
+        assert shown.get_attribute("alt").endswith("true class \u20684\u2069")
         bars = visit.page.locator("[data-bars] tr").nth(4).inner_text().split("\t")
         assert bars[1:] == ["100.0", "50.0", "90.0", "90.0"]
 
@@ -177,6 +221,64 @@ def test_keys_elsewhere_leave_the_gallery_alone(browser, pages):
         visit.page.evaluate("document.activeElement.blur(); scrollTo(0, 1e6)")
         visit.page.keyboard.press("ArrowRight")
         assert visit.text("[data-place]") == "2 of 12"
+
+
+def test_the_gallery_is_one_stop_of_the_tab_key(browser, pages):
+    with Visit(browser, pages / "one.html") as visit:
+        page, current = visit.page, ".thumbs [aria-current]"
+        stops = ".thumbs button:not([tabindex='-1'])"
+        assert page.locator(stops).count() == 1
+        page.locator("[data-step='1']").focus()
+        for _ in range(2):  # over the table of labels
+            page.keyboard.press("Tab")
+        assert page.locator(current).evaluate("one => one === document.activeElement")
+        outline = "one => getComputedStyle(one).outlineStyle"
+        assert page.locator(current).evaluate(outline) == "solid", "the focus is seen"
+        page.keyboard.press("ArrowRight")
+        assert visit.text("[data-place]") == "3 of 12"
+        assert page.locator(current).evaluate("one => one === document.activeElement")
+        assert page.locator(stops).count() == 1
+        page.keyboard.press("Tab")
+        assert page.locator(".thumbs :focus").count() == 0
+
+
+def test_all_of_an_example_is_in_sight_on_a_phone(browser, pages):
+    with Visit(browser, pages / "photographs.html", 375) as visit:
+        box = visit.page.locator("#gallery .scroll")
+        assert box.evaluate("one => one.scrollWidth - one.clientWidth") <= 0
+        assert (
+            visit.page.locator("#gallery .triple figure").evaluate_all(
+                "all => new Set(all.map((one) => one.getBoundingClientRect().top)).size"
+            )
+            == 1
+        )
+
+
+def test_names_over_columns_are_whole(browser, pages):
+    """The end of a path is what tells two runs apart."""
+    with Visit(browser, pages / "photographs.html") as visit:
+        names = visit.page.locator(".heat.accuracy thead bdi")
+        assert names.count() == 6
+        hidden = "all => all.map((one) => [one.scrollHeight - one.clientHeight, one.clientHeight])"
+        for cut, height in names.evaluate_all(hidden):
+            assert cut <= 0 and height <= 11 * 16
+
+
+def test_numbers_after_a_right_to_left_name_keep_their_order(browser, pages):
+    with Visit(browser, pages / "hostile.html") as visit:
+        visit.page.locator("[data-filter=label] select").select_option(HOSTILE["arabic"])
+        where = """(one, letter) => {
+            const range = document.createRange();
+            const at = one.textContent.lastIndexOf(letter);
+            range.setStart(one.firstChild, at);
+            range.setEnd(one.firstChild, at + 1);
+            return range.getBoundingClientRect().left;
+        }"""
+        caption = visit.page.locator("[data-caption=clean]")
+        caption.evaluate("one => { one.style.whiteSpace = 'nowrap' }")
+        assert HOSTILE["arabic"] in caption.inner_text()
+        left, right = (caption.evaluate(where, letter) for letter in "(%")
+        assert left < right
 
 
 def test_filters_choose_pictures(browser, pages):
@@ -210,15 +312,32 @@ def test_hostile_names_are_shown_and_not_run(browser, pages):
             assert " ".join(name.split()) in " ".join(shown.split()), name
 
 
-def test_print_shows_everything_on_white(browser, pages):
-    with Visit(browser, pages / "one.html", scheme="dark") as visit:
-        visit.page.set_viewport_size({"width": 720, "height": 1000})  # A4 with usual margins
-        visit.page.emulate_media(media="print", color_scheme="dark")
-        assert visit.page.evaluate("document.documentElement.scrollWidth") <= 720
-        paper = visit.page.evaluate("getComputedStyle(document.documentElement).backgroundColor")
-        assert paper == "rgb(253, 253, 251)"
-        assert not visit.page.locator(".controls").is_visible()
-        assert visit.page.locator(".example").is_visible()
-        hidden = "one => one.clientHeight ? one.scrollHeight - one.clientHeight : 0"
-        for box in visit.page.locator(".scroll").all():
-            assert box.evaluate(hidden) <= 1, "nothing is hidden inside a box"
+@pytest.mark.parametrize("width", [720, 680, 624])
+def test_print_shows_everything_on_white(browser, pages, width):
+    """A4 with narrow and with wide margins, and Letter with an inch: no box hides a part."""
+    for name in ("one", "photographs", "pair"):
+        with Visit(browser, pages / f"{name}.html", scheme="dark") as visit:
+            page = visit.page
+            page.set_viewport_size({"width": width, "height": 1000})
+            page.emulate_media(media="print", color_scheme="dark")
+            assert page.evaluate("document.documentElement.scrollWidth") <= width
+            paper = page.evaluate("getComputedStyle(document.documentElement).backgroundColor")
+            assert paper == "rgb(253, 253, 251)"
+            assert not page.locator(".controls").is_visible()
+            assert page.locator(".example").is_visible()
+            hidden = "one => one.clientHeight ? one.scrollHeight - one.clientHeight : 0"
+            for box in page.locator(".scroll").all():
+                assert box.evaluate(hidden) <= 1, "nothing is hidden inside a box"
+
+
+def test_print_names_what_is_missing(browser, pages, tmp_path):
+    """Of several runs the list is folded on the screen; paper cannot be unfolded."""
+    folders = [make_run(tmp_path / name / "seed0", epochs=2) for name in ("one", "two")]
+    (folders[0] / "curves.json").unlink()
+    (tmp_path / "gaps.html").write_text(render(gather(list(map(str, folders)))))
+    with Visit(browser, tmp_path / "gaps.html") as visit:
+        said = visit.page.locator(".gaps li")
+        height = "one => one.checkVisibility({ contentVisibilityAuto: true })"
+        assert not said.evaluate(height)
+        visit.page.emulate_media(media="print")
+        assert said.evaluate(height) and said.bounding_box()["height"] > 5

@@ -67,7 +67,8 @@ def test_a_missing_file_is_named_with_its_command(folder, file, command):
 @pytest.mark.parametrize("file", ["config.json", "evaluation.json", "diagnostics.json"])
 def test_a_damaged_file_does_not_stop_the_page(folder, file, content):
     (folder / file).write_bytes(content)
-    assert "damaged" in gaps(folder)[file].problem
+    problem = gaps(folder)[file].problem
+    assert problem.startswith("damaged (") and str(folder) not in problem
     assert "digits-r-mc-la/seed0" in render(gather([str(folder)]))
 
 
@@ -125,10 +126,45 @@ def test_lines_of_the_log_that_are_cut_off_are_counted(folder):
     assert len(files.epochs) == 30
 
 
+def test_a_training_that_was_cut_off_is_told_with_how_to_go_on(folder):
+    lines = (folder / "log.jsonl").read_text().splitlines()
+    (folder / "log.jsonl").write_text("\n".join(lines[:12]) + "\n")
+    gap = gaps(folder)["log.jsonl"]
+    assert gap.problem == "12 of 30 epochs: training has not ended"
+    where = f"--out {folder.parents[1]} --name digits-r-mc-la"
+    assert gap.command == f"bilateral train {folder}/config.json {where}"
+    stopped = json.loads(lines[11]) | {"guard": {"discarded": True, "event": "training ends"}}
+    (folder / "log.jsonl").write_text("\n".join([*lines[:11], json.dumps(stopped)]))
+    assert gaps(folder) == {}  # the guard ended it: nothing is missing
+    moved = folder.rename(folder.parent / "copy")
+    (moved / "log.jsonl").write_text("\n".join(lines[:12]) + "\n")
+    assert gaps(moved)["log.jsonl"].command == ""
+
+
+def test_a_model_from_outside_is_not_called_by_its_folder(folder):
+    """`evaluate file.py:function --out` leaves no configuration: the folder is no target."""
+    for file in ("config.json", "log.jsonl", "diagnostics.json", "curves.json"):
+        (folder / file).unlink()
+    found = gaps(folder)
+    assert set(found) == {"diagnostics.json", "curves.json"}
+    again = f"FILE.py:FUNCTION --data digits --out {folder}"
+    assert found["curves.json"].command == f"bilateral diagnose {again}"
+    page = render(gather([str(folder)]))
+    assert f"bilateral evaluate {folder}" not in page and f"bilateral report {folder}" in page
+    attacks = "fgsm,pgd20,pgd20-cw,autoattack --epsilon 40/255 --images 400 --data digits"
+    assert f"evaluate FILE.py:FUNCTION --attacks {attacks} --out {folder}" in page
+
+
+def test_without_a_configuration_the_head_says_nothing_of_it(folder):
+    (folder / "config.json").unlink()
+    page = render(gather([str(folder)]))
+    assert '<p class="about"></p>' in page
+
+
 def test_an_attack_without_flags_is_named(folder):
     (folder / "attacks" / "autoattack@40-255.json").unlink()
     gap = gaps(folder)["attacks/ (autoattack at 40/255)"]
-    assert gap.command.endswith("--attacks autoattack --epsilon 40/255")
+    assert gap.command.endswith("--attacks autoattack --epsilon 40/255 --images 400")
 
 
 def test_flags_that_no_evaluation_summed_up_are_shown(folder):
@@ -257,6 +293,28 @@ def test_the_budget_of_the_headline(folder):
     assert head.autoattack is None
     assert (head.strongest.attack, head.strongest.source) == ("apgd", "diagnose")
     assert (head.strongest.accuracy, head.strongest.images) == (0.645, 200)
+
+
+def test_weaker_attacks_on_more_images_do_not_hide_autoattack(folder):
+    """The paper's protocol on all images, AutoAttack on some: the worst case is the latter's."""
+    path = folder / "evaluation.json"
+    file = json.loads(path.read_text())
+    (strong,) = file["entries"]
+    weak = json.loads(json.dumps(strong)) | {"images": 10_000, "worst_case_accuracy": 0.72}
+    weak["attacks"] = {"pgd20-last": strong["attacks"]["pgd20"] | {"images": 10_000}}
+    other = json.loads(json.dumps(strong)) | {"data": "svhn", "images": 20_000}
+    for entries in ([weak, strong, other], [strong, weak]):
+        path.write_text(json.dumps(file | {"entries": entries}))
+        (files,) = gather([str(folder)])
+        head = headline(files)
+        assert (head.worst.accuracy, head.worst.images) == (0.6375, 400)
+        assert (head.pgd.attack, head.pgd.images) == ("pgd20-cw", 400)
+        assert head.clean.images == 10_000 and head.entry["data"] == "digits"
+        assert "Under autoattack at 40/255: class seen" in render([files])
+    weak["attacks"] |= {"fgsm": strong["attacks"]["fgsm"]}
+    path.write_text(json.dumps(file | {"entries": [weak]}))  # AutoAttack by its own file alone
+    head = headline(gather([str(folder)])[0])
+    assert head.autoattack.accuracy == 0.6375 and head.worst is None
 
 
 def test_values_of_the_wrong_kind_count_as_absent():

@@ -1,6 +1,7 @@
 """The page: its numbers are the files', names come out as text, and it stays small and quick."""
 
 import html
+import itertools
 import json
 import re
 import subprocess
@@ -99,6 +100,22 @@ def test_it_is_whole_and_alone(page):
     assert links <= {"http://www.w3.org/2000/svg", "http://www.w3.org/1999/xlink"}
 
 
+def test_headings_form_an_outline_and_figures_are_told_in_words(page, run, tmp_path):
+    other = make_run(tmp_path / "other" / "seed0", epochs=2)
+    for one in (page, render(gather([str(run), str(other)]))):
+        elements = read(one).elements
+        levels = [int(tag[1]) for tag, _ in elements if re.fullmatch(r"h\d", tag)]
+        assert levels[0] == 1
+        for above, level in itertools.pairwise(levels):
+            assert level <= above + 1, "no level is left out"
+        drawings = [given for tag, given in elements if given.get("class") == "drawing"]
+        assert len(drawings) >= 8
+        for given in drawings:
+            assert given["role"] == "img" and len(given["aria-label"]) > 30
+        for tag, given in elements:
+            assert tag != "svg" or given["aria-hidden"] == "true"
+
+
 def test_the_headline_is_the_evaluation(page, run):
     entry = json.loads((run / "evaluation.json").read_text())["entries"][0]
     text = read(page).text
@@ -150,6 +167,19 @@ def test_the_verdict_is_a_word_a_sign_and_its_reasons(tmp_path, verdict, sign):
     text = read(render(gather([str(folder)]))).text
     assert f"Verdict on the robustness figure {sign} {verdict}" in text
     assert ("pgd-apgd-gap 0.12 (limit 0.06): overstated" in text) == (verdict != "holds")
+
+
+def test_a_verdict_on_few_images_is_no_acquittal(tmp_path):
+    """As `bilateral diagnose` says, which the page must not outdo."""
+    folder = make_run(tmp_path / "run", epochs=2)
+    assert "the figure is to be believed" in read(render(gather([str(folder)]))).text
+    found = diagnosis("holds") | {"images": 50}
+    found["readings"][1] |= {"unsure": True}
+    write(folder / "diagnostics.json", found)
+    text = read(render(gather([str(folder)]))).text
+    assert "to be believed" not in text
+    assert "None of the checks was raised, but: 50 images are too few to clear it" in text
+    assert "pgd-apgd-gap is past its limit, but not surely on so few images" in text
 
 
 def test_without_autoattack_the_page_says_so(tmp_path):
@@ -239,6 +269,49 @@ def test_drawings_hold_no_names_and_fixed_text_is_escaped():
     assert ids and not ids & set(re.findall(r'id="(.*?)"', draw_svg(paint, "other")))
 
 
+def test_long_lines_keep_their_marks():
+    """A legend shows them, and without marks a line is told from others by its colour alone."""
+
+    def marks(points):
+        line = Line("a", [(place, place % 7) for place in range(points)], 3)
+        return draw_svg(lambda axes: draw_line(axes, line), "salt").count("<use") - ticks
+
+    ticks = draw_svg(lambda axes: axes.plot(range(2)), "salt").count("<use")
+    assert marks(40) > 35 and 12 <= marks(100) <= 25 and 12 <= marks(1000) <= 25
+
+
+def test_legends_show_what_is_drawn(tmp_path):
+    """Histograms differ by dashes, which their legend has too, and have no marks."""
+    found = diagnosis("holds")
+    (first, other) = found["histograms"]
+    found["histograms"] = [first | {"name": f"gradient, {kind}"} for kind in ("correct", "wrong")]
+    folder = make_run(tmp_path / "run", epochs=2)
+    write(folder / "diagnostics.json", found | {"histograms": [*found["histograms"], other]})
+    page = render(gather([str(folder)]))
+    swatches = re.findall(r"<svg class=\"swatch series-(\d)\".*?>(.*?)</svg><bdi>(.*?)</bdi>", page)
+    legend = {name: (look, drawn) for look, drawn, name in swatches}
+    assert legend["gradient, correct"] == ("0", '<path d="M1 5H29"/>')
+    assert legend["gradient, wrong"] == ("1", '<path d="M1 5H29" stroke-dasharray="5 2"/>')
+    assert legend["clean"][1].startswith('<path d="M1 5H29"/><circle')
+
+
+@pytest.mark.parametrize(
+    ("held_out", "where"), [(500, ", on held-out images"), (0, ", on fixed training images")]
+)
+def test_held_out_accuracy_is_called_so(tmp_path, held_out, where):
+    folder = make_run(tmp_path / "held" / "seed0", epochs=5)
+    config = json.loads((folder / "config.json").read_text())
+    config["run"]["data"]["held_out"] = held_out
+    write(folder / "config.json", config)
+    other = make_run(tmp_path / "other" / "seed0", epochs=5)
+    for name in ("clean", "FGSM", "PGD-10"):
+        assert f"<bdi>{name}{where}</bdi>" in render(gather([str(folder)]))
+    both = render(gather([str(folder), str(other)]))
+    said = "On images held out of training in held/seed0; on training images in others."
+    assert (said in both) == bool(held_out)
+    assert ("On fixed training images: no run held some out." in both) != bool(held_out)
+
+
 def test_the_users_matplotlib_settings_neither_matter_nor_change():
     import matplotlib
 
@@ -294,9 +367,15 @@ def test_many_classes_are_told_by_the_largest_confusions(tmp_path):
     page = render(gather([str(folder)]))
     rows = table(page, "Largest confusions, Under autoattack at 40/255")
     assert len(rows) == 21 and rows[1] == ["class 0", "class 1", "4", "200.0"]
-    assert len(table(page, "Accuracy by class")) == 101
+    assert len(table(page, "Accuracy by class")) == 101 and "The 100 worst classes." in page
     assert all(len(example["bars"]) == 10 for example in embedded(page)["examples"])
     assert all(any(bar[1] for bar in example["bars"]) for example in embedded(page)["examples"])
+
+
+def test_a_hundred_classes_are_all_of_them(tmp_path):
+    folder = make_run(tmp_path / "run", classes=[f"class {number}" for number in range(100)])
+    page = render(gather([str(folder)]))
+    assert len(table(page, "Accuracy by class")) == 101 and "worst classes" not in page
 
 
 def test_commands_repeat_what_was_done(run):
@@ -315,11 +394,13 @@ def test_guard_readings_and_events_are_drawn(tmp_path):
     lines = [
         {"epoch": 1, "loss": 2.0, "guard": {"fgsm": 0.5, "pgd10": 0.25, "event": None}},
         {"epoch": 2, "loss": 1.0, "guard": {"fgsm": 0.75, "event": "FGSM rose <above> PGD"}},
+        {"epoch": 3, "loss": 1.0, "guard": {"alignment": 0.5}},
     ]
     (folder / "log.jsonl").write_text("\n".join(map(json.dumps, lines)))
     page = render(gather([str(folder)]))
     assert "Guard readings by epoch. fgsm: from 0.5 to 0.75; pgd10: from 0.25 to 0.25" in page
     assert "epoch 2: FGSM rose &lt;above&gt; PGD" in page
+    assert "Alignment: cosine of the gradients" in page
 
 
 def test_twenty_runs_are_quick_and_small(tmp_path):

@@ -15,12 +15,12 @@ RECORD = {
 }
 
 
-def shown(terminal, quiet=False):
+def shown(terminal, quiet=False, width=160):
     progress = TrainingProgress(quiet=quiet)
     progress.console = Console(
-        force_terminal=terminal, width=160, record=True, quiet=quiet, highlight=False
+        force_terminal=terminal, width=width, record=True, quiet=quiet, highlight=False
     )
-    with progress.running("a run", steps=10, done=4):
+    with progress.running("digits-r-mc-la on cpu", steps=10, done=4):
         wanted = progress.wants_readings
         progress.step(5)
         progress.epoch(RECORD, 3)
@@ -37,10 +37,20 @@ def test_plain_lines_elsewhere():
 def test_a_bar_on_a_terminal():
     wanted, text = shown(terminal=True)
     assert wanted
-    assert "a run" in text and "━" in text
+    assert "digits-r-mc-la on cpu" in text and "━" in text
     assert "epoch 2  loss 1.234" in text
 
 
 def test_nothing_when_quiet():
     wanted, text = shown(terminal=True, quiet=True)
     assert not wanted and text == ""
+
+
+def test_a_narrow_terminal_keeps_the_bar_and_the_time_left():
+    """80 columns are what most terminals have: the reading gives way, not the bar."""
+    for width in (80, 60):
+        _, text = shown(terminal=True, width=width)
+        last = text.splitlines()[-1]
+        assert last.startswith("digits-r-mc-la on cpu ") and "━━━━━" in last and "80%" in last
+        assert "epoch 2" in last and ":" in last.split()[-1]
+    assert "loss 1.234" in shown(terminal=True, width=80)[1].splitlines()[-1]

@@ -9,13 +9,10 @@ import tyro
 from bilateral.arguments import budget, parse
 from bilateral.commands.printing import print_json
 from bilateral.commands.targets import guarded, print_warning, said_of
-from bilateral.evaluation.diagnosis import Diagnosis, Effort
+from bilateral.evaluation.diagnosis import FEW, Diagnosis, Effort
 from bilateral.runs import RunFolder
 from bilateral.storage import write_json, writing_to
 from bilateral.tables import Format, Table, render
-
-FEW = 100
-"""Images below which nothing raised is no acquittal."""
 
 
 @dataclass(frozen=True)

@@ -9,6 +9,8 @@ from bilateral.results import Record
 
 Severity = Literal["suspect", "masked"]
 Verdict = Literal["holds", "suspect", "masked"]
+FEW = 100
+"""Images below which a diagnosis that raised nothing is no acquittal."""
 
 
 class Effort(Settings):

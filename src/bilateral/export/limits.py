@@ -4,6 +4,7 @@ from bilateral.config import fraction_text
 from bilateral.export.evidence import Evidence
 from bilateral.export.markdown import escaped
 from bilateral.results import Evaluation
+from bilateral.tables import percent
 
 STRONGEST = "autoattack"
 
@@ -17,7 +18,7 @@ def limits(evidence: Evidence) -> list[str]:
             "No robustness of these weights has been measured. Nothing is claimed: take the model "
             "for not robust until `bilateral evaluate` has been run."
         )
-    lines += [_strength(entry) for entry in entries]
+    lines += [_strength(entry, entries) for entry in entries]
     if evidence.diagnosis is not None and evidence.diagnosis.verdict != "holds":
         lines.append(
             f"The verdict is {evidence.diagnosis.verdict}: stronger attacks may leave less than "
@@ -41,12 +42,25 @@ def limits(evidence: Evidence) -> list[str]:
     return lines
 
 
-def _strength(entry: Evaluation) -> str:
+def _strength(entry: Evaluation, entries: tuple[Evaluation, ...]) -> str:
     where = f"at {escaped(entry.epsilon_text)} on {entry.images:,} images of {escaped(entry.data)}"
     if STRONGEST in entry.attacks:
         return f"AutoAttack was run {where}; the worst case includes it."
     if not entry.attacks:
         return f"No attack was run {where}: the figures are of clean images."
+    beside = [
+        other
+        for other in entries
+        if STRONGEST in other.attacks
+        and (other.data, other.epsilon_text) == (entry.data, entry.epsilon_text)
+    ]
+    if beside:
+        most = max(beside, key=lambda other: other.images)
+        left = percent(most.attacks[STRONGEST].accuracy)
+        return (
+            f"The figures {where} are upper bounds by weaker attacks: AutoAttack left {left} % of "
+            f"{most.images:,} images."
+        )
     return (
         f"AutoAttack was not run {where}: the figures are upper bounds by weaker attacks, and "
         "models that such attacks found robust have lost half of it to AutoAttack."

@@ -11,10 +11,11 @@ from bilateral.data.datasets import DATASETS
 from bilateral.export.evidence import Evidence
 from bilateral.export.files import ExportedFile
 from bilateral.export.formats import FORMATS
-from bilateral.export.limits import limits
+from bilateral.export.limits import STRONGEST, limits
 from bilateral.export.markdown import block, escaped, table
 from bilateral.models import model_entry
 from bilateral.paper.recipes import RECIPES
+from bilateral.report.measures import doubts
 from bilateral.results import Evaluation, Interval, wilson_interval
 from bilateral.tables import percent
 
@@ -176,13 +177,13 @@ def _training(evidence: Evidence) -> str:
         "Epochs": ("epoch", "{:,}"),
         "Training time (s)": ("seconds", "{:,.0f}"),
         "Loss in the last epoch": ("loss", "{:.4f}"),
-        "Accuracy on clean training images in the last epoch": ("clean_accuracy", "{:.1%}"),
-        "Accuracy on adversarial ones": ("adversarial_accuracy", "{:.1%}"),
+        "Accuracy on clean training images in the last epoch": ("clean_accuracy", "{:.1f} %"),
+        "Accuracy on adversarial ones": ("adversarial_accuracy", "{:.1f} %"),
     }
     for title, (name, form) in readings.items():
         value = last.get(name)
         if isinstance(value, int | float):
-            lines.append(f"{title}: {form.format(value)}")
+            lines.append(f"{title}: {form.format(100 * value if '%' in form else value)}")
     if not last:
         lines.append("The log of the epochs is missing or cannot be read")
     return "\n".join(f"- {line}" for line in lines)
@@ -191,13 +192,20 @@ def _training(evidence: Evidence) -> str:
 def _robustness(evidence: Evidence) -> str:
     if not evidence.evaluations:
         return "Not measured: no figure here is of these weights."
-    rows = [row for entry in evidence.evaluations for row in _rows(entry)]
+    entries = sorted(evidence.evaluations, key=lambda entry: STRONGEST not in entry.attacks)
+    rows = [row for entry in entries for row in _rows(entry)]
     head = ["data", "attack", "budget", "images", "accuracy (%)", "95 % interval"]
-    return (
+    said = (
         "Accuracies on test images, in per cent with 95 % Wilson intervals. An image counts as "
         "broken if any tested point fools the float32 model; the worst case counts it as broken "
-        "if any of the attacks does.\n\n" + table(head, rows)
+        "if any of the attacks does."
     )
+    if any(name.endswith("-last") for entry in entries for name in entry.attacks):
+        said += (
+            " Of an attack whose name ends in `-last` only the last point counts, as in the "
+            "paper: it leaves more than the same attack without."
+        )
+    return f"{said}\n\n{table(head, rows)}"
 
 
 def _rows(entry: Evaluation) -> list[list[str]]:
@@ -239,6 +247,16 @@ def _verdict(evidence: Evidence) -> str:
         f"**{diagnosis.verdict}**: {meaning} (at {escaped(diagnosis.epsilon_text)} on "
         f"{diagnosis.images:,} images)."
     ]
-    if diagnosis.reasons:
-        lines.append("\n".join(f"- {escaped(reason)}" for reason in diagnosis.reasons))
+    reasons = list(diagnosis.reasons)
+    if diagnosis.verdict == "holds":
+        reasons += doubts(diagnosis.model_dump())
+    if reasons:
+        lines.append("\n".join(f"- {escaped(reason)}" for reason in reasons))
+    left = diagnosis.accuracies.get("apgd")
+    if left is not None and diagnosis.images:
+        low, high = wilson_interval(round(left * diagnosis.images), diagnosis.images)
+        lines.append(
+            f"APGD, which the diagnosis runs, left {percent(left)} % of these images (95 % "
+            f"interval {percent(low)} to {percent(high)})."
+        )
     return "\n\n".join(lines)

@@ -16,7 +16,7 @@ from matplotlib.backends.backend_svg import FigureCanvasSVG
 from matplotlib.figure import Figure
 
 SERIES = 7
-"""So many colours (Okabe and Ito's); a further line repeats them with other dashes."""
+"""So many colours (after Okabe and Ito); further lines repeat them with other dashes and marks."""
 MARKS = ("o", "s", "^", "D", "v", "P", "X")
 LEGEND_MARKS = (
     '<circle cx="15" cy="5" r="2.6"/>',
@@ -32,7 +32,10 @@ LEGEND_MARKS = (
 DASHES: tuple[tuple[float, ...], ...] = ((), (5, 2), (1, 1.5), (6, 2, 1, 2))
 INK, RULE = "#010203", "#040506"
 """Stand-ins that become the page's own colours."""
-LEGIBLE = {"font.size": 10, "axes.labelsize": 10, "xtick.labelsize": 9.5, "ytick.labelsize": 9.5}
+LEGIBLE = {"font.size": 11, "axes.labelsize": 11, "xtick.labelsize": 10.5, "ytick.labelsize": 10.5}
+"""In units of a drawing 340 wide: on a phone they are pixels, and none is too small to read."""
+MARKED = 20
+"""A longer line has about so many marks, or its colour alone would tell it from others."""
 
 
 @dataclass(frozen=True)
@@ -43,6 +46,7 @@ class Line:
     points: list[tuple[float, float]]
     look: int
     joined: bool = True
+    marked: bool = True
 
 
 @dataclass(frozen=True)
@@ -67,6 +71,11 @@ def colour(look: int) -> str:
 def dashes(look: int) -> tuple[float, ...]:
     """On and off lengths; none for a solid line."""
     return DASHES[look // SERIES % len(DASHES)]
+
+
+def mark(look: int) -> int:
+    """The number of a series' mark; where colours repeat it is another."""
+    return (look + look // SERIES) % len(MARKS)
 
 
 def draw_svg(
@@ -109,14 +118,14 @@ def dress(axes: Any) -> None:
 
 def draw_line(axes: Any, line: Line, percent: bool = False) -> None:
     """A series in its look, without its name."""
-    few = len(line.points) <= 40
     (drawn,) = axes.plot(
         [x for x, _ in line.points],
         [100 * y if percent else y for _, y in line.points],
         color=colour(line.look),
         linewidth=1.6 if line.joined else 0,
         dashes=dashes(line.look) or (None, None),
-        marker=MARKS[line.look % len(MARKS)] if few or not line.joined else None,
+        marker=MARKS[mark(line.look)],
+        markevery=-(-len(line.points) // MARKED) if len(line.points) > 2 * MARKED else 1,
         markersize=(4.5 if len(line.points) <= 12 else 3) + 2.5 * (not line.joined),
         clip_on=False,
         zorder=3,

@@ -10,6 +10,7 @@ from bilateral.errors import UserError
 from bilateral.report.reading import (
     Arrays,
     DamagedError,
+    count,
     mapping,
     number,
     read_arrays,
@@ -25,6 +26,8 @@ SCHEMA = 1
 """The newest schema that this page was written for."""
 FILES = ("config.json", "log.jsonl", "evaluation.json", "gallery.npz", "diagnostics.json")
 """One of these, or a folder of attacks, makes a folder a run's."""
+OUTSIDE = "FILE.py:FUNCTION"
+"""Stands for a model from outside this package: no file of its folder names it."""
 
 
 @dataclass(frozen=True)
@@ -52,9 +55,16 @@ class RunFiles:
     gallery: Arrays = field(default_factory=dict)
     gaps: list[Gap] = field(default_factory=list)
 
+    outside: bool = False
+
     def command(self, name: str, *words: str) -> str:
-        """A command line on this folder."""
-        return shlex.join(["bilateral", name, str(self.path), *words])
+        """A command line on this folder, or on the model from outside that was measured into it."""
+        target = [str(self.path)]
+        if self.outside and name != "report":
+            data = text(next(iter([*self.entries, *self.attacks]), {}).get("data")) or "DATA"
+            target = [OUTSIDE, *(() if "--data" in words else ("--data", data))]
+            words = (*words, "--out", str(self.path))
+        return shlex.join(["bilateral", name, *target, *words])
 
 
 def gather(folders: Sequence[str]) -> list[RunFiles]:
@@ -89,8 +99,10 @@ def _names(paths: Sequence[Path]) -> list[str]:
 
 def _read(folder: RunFolder, name: str) -> RunFiles:
     files = RunFiles(folder.path, name)
-    evaluate, diagnose = files.command("evaluate"), files.command("diagnose")
-    config = _object(files, folder.config, "the configuration", "")
+    trained = (folder.config, folder.log, folder.checkpoint, folder.weights)
+    files.outside = not any(path.exists() for path in trained)
+    evaluate = files.command("evaluate")
+    config = {} if files.outside else _object(files, folder.config, "the configuration", "")
     files.config, files.versions = mapping(config.get("run")), mapping(config.get("versions"))
     if config and not files.config:
         files.gaps.append(Gap("config.json", "holds no configuration under `run`"))
@@ -103,6 +115,7 @@ def _read(folder: RunFolder, name: str) -> RunFiles:
         found = _object(files, path, "the flags of an attack", evaluate)
         if found:
             files.attacks.append(found)
+    evaluate, diagnose = files.command("evaluate"), files.command("diagnose")
     files.diagnosis = _object(files, folder.diagnostics, "checks and verdict", diagnose)
     files.curves = _object(files, folder.curves, "curves", diagnose)
     files.gallery = _gallery(files, folder.gallery, evaluate)
@@ -145,7 +158,21 @@ def _log(files: RunFiles, path: Path) -> list[dict[str, Any]]:
         return []
     if bad:
         files.gaps.append(Gap("log.jsonl", f"{bad} damaged line{'s' * (bad > 1)} left out"))
+    epochs, last = count(files.config.get("epochs")) or 0, mapping(found[-1]) if found else {}
+    done = count(last.get("epoch")) or len(found)
+    if done < epochs and not mapping(last.get("guard")).get("discarded"):  # so a guard's stop ends
+        said = f"{done} of {epochs} epochs: training has not ended"
+        files.gaps.append(Gap("log.jsonl", said, _going_on(files)))
     return found
+
+
+def _going_on(files: RunFiles) -> str:
+    """The command that trains on in this very folder; none where its name is not `train`'s."""
+    path = files.path.resolve()
+    if path.name != f"seed{count(files.config.get('seed'))}":
+        return ""
+    words = ["--out", str(path.parent.parent), "--name", path.parent.name]
+    return shlex.join(["bilateral", "train", str(path / "config.json"), *words])
 
 
 def _gallery(files: RunFiles, path: Path, command: str) -> Arrays:
@@ -171,7 +198,9 @@ def _attacks_apart(files: RunFiles) -> list[Gap]:
         for name in mapping(entry.get("attacks")):
             if (name, budget) not in kept:
                 kept.add((name, budget))
-                words = ("--attacks", name, "--epsilon", budget)
+                words = ["--attacks", name, "--epsilon", budget]
+                images = count(mapping(entry["attacks"][name]).get("images"))
+                words += ["--images", str(images)] if images else []
                 again = files.command("evaluate", *words)
                 gaps.append(Gap(f"attacks/ ({name} at {budget})", "no flags of this attack", again))
     return gaps

@@ -5,8 +5,9 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from bilateral.config import fraction_text
+from bilateral.evaluation.diagnosis import FEW
 from bilateral.report.gather import RunFiles
-from bilateral.report.reading import count, interval, mapping, number, rows, share, square, text
+from bilateral.report.reading import count, interval, mapping, number, rows, share, text
 from bilateral.results import Interval, wilson_interval
 
 VERDICTS = ("holds", "suspect", "masked")
@@ -29,14 +30,19 @@ class Measure:
     members: dict[str, float] = field(default_factory=dict)
     distance: float | None = None
     source: str = "evaluate"
-    confusion: list[list[float]] = field(default_factory=list)
+    entry: dict[str, Any] = field(default_factory=dict)
+    """The evaluation, or the file of the attack, that says so."""
 
 
 @dataclass(frozen=True)
 class Headline:
-    """A run in a few figures; none for what was not measured."""
+    """A run in a few figures; none for what was not measured.
+
+    `entry` is the evaluation that the worst case, the classes and the confusion are of.
+    """
 
     epsilon_text: str
+    entry: dict[str, Any]
     clean: Measure | None
     pgd: Measure | None
     autoattack: Measure | None
@@ -44,6 +50,7 @@ class Headline:
     worst: Measure | None
     verdict: str | None
     reasons: list[str]
+    doubts: list[str]
     warnings: list[str]
 
 
@@ -76,10 +83,6 @@ def clean_measures(files: RunFiles) -> list[Measure]:
 def headline(files: RunFiles) -> Headline:
     """The figures at the head of a run's page, all at one budget and on one data set."""
     attacks, clean = attack_measures(files), clean_measures(files)
-    worst = [
-        _measure("worst case", entry, entry, "worst_case_accuracy", "worst_case_interval")
-        for entry in files.entries
-    ]
     data = text(mapping(files.config.get("data")).get("name"))
     if not any(one.data == data for one in attacks):
         data = attacks[0].data if attacks else None
@@ -93,24 +96,32 @@ def headline(files: RunFiles) -> Headline:
         ]
 
     own = here(attacks)
+    entry = _main_entry(files, budget, data)
+    pgd = [one for one in own if one.attack.startswith("pgd")]
+    autoattack = _best([one for one in own if one.attack == "autoattack"])
+    worst = _measure("worst case", entry, entry, "worst_case_accuracy", "worst_case_interval")
+    if budget != _budget(entry) or (autoattack and not _has_autoattack(entry)):
+        worst = None  # it would stand above the AutoAttack that was measured apart from it
     stronger = [one for one in own if one.attack.startswith(("apgd", "square", "fab"))]
     diagnosed = _diagnosed(files, budget)
     verdict = text(files.diagnosis.get("verdict"))
     said = [
         warning
-        for entry in files.entries
-        if text(entry.get("epsilon_text")) == budget
-        for warning in _texts(entry.get("warnings"))
+        for one in files.entries
+        if text(one.get("epsilon_text")) == budget
+        for warning in _texts(one.get("warnings"))
     ]
     return Headline(
         epsilon_text=budget,
+        entry=entry,
         clean=_best(here(clean)) or _best(clean),
-        pgd=_best([one for one in own if one.attack.startswith("pgd")]),
-        autoattack=_best([one for one in own if one.attack == "autoattack"]),
+        pgd=_best([one for one in pgd if one.entry is entry]) or _best(pgd),
+        autoattack=autoattack,
         strongest=_best([*stronger, *diagnosed]),
-        worst=_best(here(worst)),
+        worst=worst,
         verdict=verdict if verdict in VERDICTS else None,
         reasons=_texts(files.diagnosis.get("reasons")),
+        doubts=doubts(files.diagnosis) if verdict == "holds" else [],
         warnings=list(dict.fromkeys(said)),
     )
 
@@ -131,6 +142,20 @@ def class_names(files: RunFiles) -> list[str]:
     return max(named, key=len, default=[])
 
 
+def doubts(diagnosis: dict[str, Any]) -> list[str]:
+    """Why a verdict that holds is less than an acquittal."""
+    images = count(diagnosis.get("images"))
+    few = (
+        [f"{images} images are too few to clear it"] if images is not None and images < FEW else []
+    )
+    unsure = [
+        f"{text(one.get('name'))} is past its limit, but not surely on so few images"
+        for one in rows(diagnosis.get("readings"))
+        if one.get("unsure") is True and one.get("raised") is not True
+    ]
+    return few + unsure
+
+
 def _measure(
     name: str,
     record: dict[str, Any],
@@ -146,14 +171,13 @@ def _measure(
     spread = interval(record.get(ends)) if ends else None
     if spread is None and images:
         spread = wilson_interval(round(value * images), images)
-    epsilon = number(about.get("epsilon"))
     members = mapping(record.get("members"))
     return Measure(
         attack=name,
         accuracy=value,
         images=images,
-        epsilon=epsilon,
-        epsilon_text=text(about.get("epsilon_text")) or (fraction_text(epsilon) if epsilon else ""),
+        epsilon=number(about.get("epsilon")),
+        epsilon_text=_budget(about),
         data=text(about.get("data")) or "",
         interval=spread,
         seconds=number(record.get("seconds")),
@@ -162,13 +186,37 @@ def _measure(
         members={key: left for key, one in members.items() if (left := share(one)) is not None},
         distance=number(record.get("mean_distance")),
         source=source,
-        confusion=square(record.get("confusion")),
+        entry=about,
     )
 
 
 def _best(measures: list[Measure]) -> Measure | None:
     """The one that binds most: on the most images, and of those the lowest."""
     return min(measures, key=lambda one: (-(one.images or 0), one.accuracy), default=None)
+
+
+def _main_entry(files: RunFiles, budget: str, data: str | None) -> dict[str, Any]:
+    """The evaluation by AutoAttack, else on the most images, at this budget and on this data.
+
+    An accuracy under weaker attacks on more images would stand above AutoAttack's as a worst case.
+    """
+    on_data = [one for one in files.entries if data is None or text(one.get("data")) == data]
+    here = [one for one in on_data if _budget(one) == budget]
+    return max(
+        here or on_data or files.entries,
+        key=lambda one: (_has_autoattack(one), count(one.get("images")) or 0),
+        default={},
+    )
+
+
+def _budget(about: dict[str, Any]) -> str:
+    epsilon = number(about.get("epsilon"))
+    return text(about.get("epsilon_text")) or (fraction_text(epsilon) if epsilon else "")
+
+
+def _has_autoattack(entry: dict[str, Any]) -> bool:
+    attack = mapping(mapping(entry.get("attacks")).get("autoattack"))
+    return share(attack.get("accuracy")) is not None
 
 
 def _main_budget(files: RunFiles, attacks: list[Measure]) -> str:

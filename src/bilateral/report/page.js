@@ -42,6 +42,8 @@ if (stored) {
   const thumbs = find(".thumbs");
   const percent = (share) => (100 * share).toFixed(1);
   const className = (example, number) => data.classes[example.run][number] ?? `class ${number}`;
+  // A right-to-left name would turn round the numbers that follow it in a sentence.
+  const isolated = (name) => `\u2068${name}\u2069`;
   const attackName = (example) => `${example.attack} at ${example.budget}`;
   const filters = {
     run: (example) => data.runs[example.run],
@@ -68,8 +70,8 @@ if (stored) {
     const button = document.createElement("button");
     const picture = document.createElement("img");
     picture.src = data.pictures[example.adversarial];
-    picture.alt = `${className(example, example.label)}, ${attackName(example)}, seen as `
-      + className(example, example.after[0]);
+    picture.alt = `${isolated(className(example, example.label))}, ${attackName(example)}, seen as `
+      + isolated(className(example, example.after[0]));
     picture.title = picture.alt;
     button.type = "button";
     button.classList.toggle("fooled", isFooled(example));
@@ -106,16 +108,23 @@ if (stored) {
 
   function show(next) {
     place = next;
-    for (const button of buttons) button.removeAttribute("aria-current");
+    const focused = thumbs.contains(document.activeElement);
+    for (const button of buttons) {
+      button.removeAttribute("aria-current");
+      button.tabIndex = -1; // one stop for the Tab key, not hundreds: arrow keys do the rest
+    }
     const example = shown[place];
     find(".example").hidden = !example;
     find("[data-place]").textContent = example ? `${place + 1} of ${shown.length}` : "none";
     if (!example) return;
     const current = buttons[data.examples.indexOf(example)];
     current.setAttribute("aria-current", "true");
+    current.tabIndex = 0;
+    if (focused) current.focus({ preventScroll: true });
     thumbs.scrollTop = current.offsetTop - thumbs.offsetTop - thumbs.clientHeight / 2;
-    const truth = className(example, example.label);
-    const seen = ([number, share]) => `${className(example, number)} (${percent(share)}\u00a0%)`;
+    const truth = isolated(className(example, example.label));
+    const seen = ([number, share]) =>
+      `${isolated(className(example, number))} (${percent(share)}\u00a0%)`;
     const captions = {
       clean: `clean: seen as ${seen(example.before)}`,
       change: `perturbation × ${example.factor}`,
@@ -130,7 +139,7 @@ if (stored) {
     const outcome = example.before[0] !== example.label ? "wrong already without an attack"
       : isFooled(example) ? "fooled" : "not fooled";
     find("[data-about]").textContent = `True class ${truth}; ${outcome}. `
-      + `${attackName(example)}, test image ${example.number}, ${data.runs[example.run]}.`;
+      + `${attackName(example)}, test image ${example.number}, ${isolated(data.runs[example.run])}.`;
     find("[data-bars]").replaceChildren(...example.bars.map((bar) => rowOf(example, bar)));
   }
 

@@ -13,7 +13,7 @@ from markupsafe import Markup
 
 import bilateral
 from bilateral.report import plots, plots_checks, sections
-from bilateral.report.charts import LEGEND_MARKS, Drawing, dashes
+from bilateral.report.charts import LEGEND_MARKS, Drawing, dashes, mark
 from bilateral.report.gallery import gallery
 from bilateral.report.gather import RunFiles
 from bilateral.report.measures import Headline, Measure, attack_measures, headline
@@ -30,7 +30,6 @@ class RunView:
     files: RunFiles
     head: Headline
     attacks: list[Measure]
-    entry: dict[str, Any]
     training: list[Drawing]
     curves: list[Drawing]
     gradients: list[Drawing]
@@ -55,7 +54,7 @@ def render(runs: Sequence[RunFiles], transfer: TransferMatrix | None = None) -> 
         "a_image": sections.a_image,
         "dashes": dashes,
         "gradient_table": plots_checks.gradient_table,
-        "marks": [Markup(mark) for mark in LEGEND_MARKS],
+        "mark": lambda look: Markup(LEGEND_MARKS[mark(look)]),
         "plots": plots,
         "sections": sections,
         "spread": sections.spread,
@@ -80,7 +79,6 @@ def render(runs: Sequence[RunFiles], transfer: TransferMatrix | None = None) -> 
 
 def _view(files: RunFiles, salt: str, detailed: bool) -> RunView:
     head = headline(files)
-    entry = sections.main_entry(files, head.epsilon_text)
     training: list[Drawing | None] = []
     curves: list[Drawing | None] = []
     if detailed:
@@ -94,7 +92,6 @@ def _view(files: RunFiles, salt: str, detailed: bool) -> RunView:
         files=files,
         head=head,
         attacks=attack_measures(files),
-        entry=entry,
         training=[one for one in training if one],
         curves=[one for one in curves if one],
         gradients=plots_checks.histograms(files, salt) if detailed else [],

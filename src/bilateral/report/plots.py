@@ -1,7 +1,10 @@
 """Curves of one run or of several over each other: training, budget, steps; and the scatter."""
 
 from collections.abc import Callable, Sequence
+from dataclasses import replace
 from typing import Any
+
+from matplotlib.ticker import MaxNLocator
 
 from bilateral.config import fraction_text
 from bilateral.report.charts import Drawing, Line, draw_line, draw_svg, listed
@@ -11,14 +14,19 @@ from bilateral.report.reading import count, mapping, number, points, share, text
 
 WIDEST = 32 / 255
 """Budgets up to this one are drawn, or up to four times the diagnosed one."""
+ALIGNMENT = (
+    "Training attack: accuracy under it, on the guard's images. Alignment: cosine of the gradients "
+    "at an image and at a random point of its ball; where one-step training collapses it falls."
+)
 Kind = Callable[[Any], float | None]
 READINGS = {
-    "clean_accuracy": "clean, on training images",
-    "adversarial_accuracy": "adversarial, on training images",
-    "check/clean": "clean, on the guard's images",
-    "check/fgsm": "FGSM, on the guard's images",
-    "check/pgd10": "PGD-10, on the guard's images",
+    "clean_accuracy": "clean, in training",
+    "adversarial_accuracy": "adversarial, in training",
+    "check/clean": "clean",
+    "check/fgsm": "FGSM",
+    "check/pgd10": "PGD-10",
 }
+"""What the log calls them; the checks are made on the guard's images."""
 
 
 def _series(files: RunFiles, path: str, kind: Kind = share) -> list[tuple[float, float]]:
@@ -87,14 +95,28 @@ def accuracy_curves(files: RunFiles, salt: str) -> Drawing | None:
     """All accuracies that training logged."""
     paths = dict.fromkeys(["clean_accuracy", "adversarial_accuracy"])
     paths |= dict.fromkeys(path for part in ("check", "held_out") for path in _parts(files, part))
-    named = {path: READINGS.get(path, path.replace("_", " ")) for path in paths}
+    where = {True: ", on held-out images", False: ", on fixed training images", None: ""}
+    named = {
+        path: READINGS.get(path, path.replace("_", " "))
+        + (where[_holds_out(files)] if path.startswith("check/") else "")
+        for path in paths
+    }
     return _accuracies("Accuracy during training", files, named, f"{salt}-accuracy")
 
 
 def guard_curves(files: RunFiles, salt: str) -> Drawing | None:
     """The guard's readings: accuracies, and the alignment of gradients, as fractions."""
     named = {path: path.partition("/")[2].replace("_", " ") for path in _parts(files, "guard")}
-    return _accuracies("Guard readings", files, named, f"{salt}-guard", percent=False)
+    drawing = _accuracies("Guard readings", files, named, f"{salt}-guard", percent=False)
+    if drawing is None or "guard/alignment" not in named:
+        return drawing
+    return replace(drawing, caption=ALIGNMENT)
+
+
+def _holds_out(files: RunFiles) -> bool | None:
+    """Whether the guard's images were held out of training; none where no file says so."""
+    held_out = count(mapping(files.config.get("data")).get("held_out"))
+    return None if held_out is None else held_out > 0
 
 
 def guard_events(files: RunFiles) -> list[tuple[str, str]]:
@@ -150,9 +172,19 @@ def robust_during_training(runs: Sequence[RunFiles], salt: str) -> Drawing | Non
         "PGD-10 accuracy during training",
         draw_svg(paint, f"{salt}-check"),
         f"Accuracy under PGD-10 by epoch. {_ends(lines, 100, ' %')}",
-        "On the guard's fixed images: training images, unless the recipe holds some out.",
+        _guarded(runs),
         lines,
     )
+
+
+def _guarded(runs: Sequence[RunFiles]) -> str:
+    """Which images the guard reads."""
+    held_out = [run.name for run in runs if _holds_out(run)]
+    if len(held_out) == len(runs):
+        return "On images held out of training."
+    if not held_out:
+        return "On fixed training images: no run held some out."
+    return f"On images held out of training in {', '.join(held_out)}; on training images in others."
 
 
 def budget_curve(runs: Sequence[RunFiles], salt: str) -> Drawing | None:
@@ -244,6 +276,7 @@ def scatter(runs: Sequence[RunFiles], heads: Sequence[Headline], salt: str) -> D
     def paint(axes: Any) -> None:
         _draw_shares(axes, lines)
         axes.set_xlim(max(0, min(90.0, *(line.points[0][0] - 5 for line in lines))), 100)
+        axes.xaxis.set_major_locator(MaxNLocator(6))
         axes.set_xlabel("clean accuracy (%)")
         axes.set_ylabel("accuracy under attack (%)")
 

@@ -3,8 +3,19 @@
 from typing import Any
 
 import numpy as np
+from matplotlib.ticker import MaxNLocator
 
-from bilateral.report.charts import INK, RULE, Drawing, Line, colour, draw_line, draw_svg
+from bilateral.report.charts import (
+    INK,
+    RULE,
+    SERIES,
+    Drawing,
+    Line,
+    colour,
+    dashes,
+    draw_line,
+    draw_svg,
+)
 from bilateral.report.gather import RunFiles
 from bilateral.report.reading import (
     all_numbers,
@@ -41,19 +52,25 @@ def histograms(files: RunFiles, salt: str) -> list[Drawing]:
 
 
 def _histogram(title: str, group: list[tuple[str, list[float], list[float]]], salt: str) -> Drawing:
+    looks = [place * (SERIES + 1) for place in range(len(group))]  # another colour, other dashes
+
     def paint(axes: Any) -> None:
-        for look, (_, edges, counts) in enumerate(group):
-            line = colour(look)
+        for look, (_, edges, counts) in zip(looks, group, strict=True):
+            line, style = colour(look), (0, dashes(look)) if dashes(look) else "-"
             axes.stairs(counts, edges, fill=True, color=line, alpha=0.25, linewidth=0)
-            axes.stairs(
-                counts, edges, color=line, linewidth=1.5, linestyle=("-", "--", ":")[look % 3]
-            )
+            axes.stairs(counts, edges, color=line, linewidth=1.5, linestyle=style)
         axes.set_ylabel("images")
         if any("log10" in name for name, _, _ in group):
             axes.set_xlabel("log10 of the l2 norm, pixels in [0, 1]")
+        elif any("logits" in name for name, _, _ in group):
+            axes.set_xlabel("difference of logits")
 
     said = "; ".join(f"{name}: {int(sum(counts)):,} images" for name, _, counts in group)
-    lines = [Line(name, [], look) for look, (name, _, _) in enumerate(group) if len(group) > 1]
+    lines = [
+        Line(name, [], look, marked=False)
+        for look, (name, _, _) in zip(looks, group, strict=True)
+        if len(group) > 1
+    ]
     return Drawing(title, draw_svg(paint, salt), f"Histogram. {said}", lines=lines)
 
 
@@ -90,6 +107,7 @@ def surface(files: RunFiles, salt: str) -> list[Drawing]:
         for line in (ahead, aside):
             draw_line(axes, line)
         axes.set_ylim(bottom=0)
+        axes.set_xticks([-1, -0.5, 0, 0.5, 1])
         axes.set_xlabel("distance from the image, in budgets")
         axes.set_ylabel("loss")
 
@@ -109,6 +127,8 @@ def surface(files: RunFiles, salt: str) -> list[Drawing]:
         axes.patch.set_visible(False)
         axes.set_xticks([-1, 0, 1])
         axes.set_yticks([-1, 0, 1])
+        axes.zaxis.set_major_locator(MaxNLocator(5))
+        axes.zaxis.labelpad = 9  # clear of the ticks' labels
         axes.view_init(elev=28, azim=-55)
         axes.set_box_aspect((1, 1, 0.7), zoom=0.92)
         for axis, title in (
@@ -121,7 +141,7 @@ def surface(files: RunFiles, salt: str) -> list[Drawing]:
             axis.pane.set_edgecolor(RULE)
             axis.line.set_color(INK)
             axis._axinfo["grid"].update(color=RULE, linewidth=0.6)
-            axis.set_tick_params(colors=INK, labelsize=8)
+            axis.set_tick_params(colors=INK, labelsize=10)
 
     top = max(max(row) for row in loss)
     said = f"{mean} {loss[middle][middle]:.3g} at the image, at most {top:.3g} in the ball"

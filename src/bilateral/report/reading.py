@@ -34,7 +34,7 @@ def read_json(path: Path) -> Any:
     try:
         return reading.read_json(path)
     except (UserError, OSError) as error:
-        raise DamagedError(" ".join(str(error).split())[:160]) from None
+        raise DamagedError(_reason(error, path)) from None
 
 
 def read_lines(path: Path) -> tuple[list[dict[str, Any]], int]:
@@ -42,7 +42,7 @@ def read_lines(path: Path) -> tuple[list[dict[str, Any]], int]:
     try:
         lines = reading.read_plain(path, reading.LIMIT).splitlines()
     except (UserError, OSError) as error:
-        raise DamagedError(str(error)) from None
+        raise DamagedError(_reason(error, path)) from None
     found, bad = [], 0
     for line in lines:
         try:
@@ -62,7 +62,13 @@ def read_arrays(path: Path) -> tuple[Arrays, list[str]]:
     try:
         return read_npz(path, bad), bad
     except (UserError, OSError) as error:
-        raise DamagedError(" ".join(str(error).split())[:160]) from None
+        raise DamagedError(_reason(error, path)) from None
+
+
+def _reason(error: Exception, path: Path) -> str:
+    """An error in a line, without the file's name and that it is damaged: both are said already."""
+    said = str(error).removeprefix(f"{path} is ").removeprefix("damaged: ")
+    return " ".join(said.split())[:160]
 
 
 def number(value: Any) -> float | None:

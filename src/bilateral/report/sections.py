@@ -111,12 +111,6 @@ def checks(files: RunFiles) -> list[Check]:
     return sorted(found, key=lambda one: order.index(one.state) if one.state in order else 9)
 
 
-def main_entry(files: RunFiles, epsilon_text: str) -> dict[str, Any]:
-    """The evaluation on the most images at a budget."""
-    here = [one for one in files.entries if text(one.get("epsilon_text")) == epsilon_text]
-    return max(here or files.entries, key=lambda one: count(one.get("images")) or 0, default={})
-
-
 def attack_names(entry: dict[str, Any]) -> str:
     """The attacks of an evaluation in one line."""
     return ", ".join(mapping(entry.get("attacks"))) or "no attack"

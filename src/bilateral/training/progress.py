@@ -8,6 +8,9 @@ from typing import Any
 from rich.console import Console
 from rich.progress import BarColumn, Progress, TaskID, TextColumn, TimeRemainingColumn
 
+BAR = 32
+"""Cells that the bar, the share done and the time left keep of a line, however narrow it is."""
+
 
 class TrainingProgress:
     """Shows steps and epochs as they come; says nothing when quiet."""
@@ -45,8 +48,18 @@ class TrainingProgress:
         if self._bar is not None and self._task is not None:
             self._bar.update(self._task, completed=done)
             if record is not None:
-                reading = f"epoch {record['epoch']}  {_line(record)}"
-                self._bar.update(self._task, reading=reading)
+                self._bar.update(self._task, reading=self._reading(record))
+
+    def _reading(self, record: dict[str, Any]) -> str:
+        """The epoch so far, as much as fits beside the bar: the lines above say the rest."""
+        title = self._bar.tasks[0].description if self._bar else ""
+        room = self.console.width - len(title) - BAR
+        reading = f"epoch {record['epoch']}"
+        for part in _parts(record):
+            if len(reading) + 2 + len(part) > room:
+                break
+            reading += f"  {part}"
+        return reading
 
     def epoch(self, record: dict[str, Any], epochs: int) -> None:
         """An epoch ended."""
@@ -59,6 +72,10 @@ class TrainingProgress:
 
 
 def _line(record: dict[str, Any]) -> str:
+    return "  ".join(_parts(record))
+
+
+def _parts(record: dict[str, Any]) -> list[str]:
     parts = [f"loss {record['loss']:.3f}"]
     for key, name in (("clean_accuracy", "clean"), ("adversarial_accuracy", "adversarial")):
         if record.get(key) is not None:
@@ -66,4 +83,4 @@ def _line(record: dict[str, Any]) -> str:
     if check := record.get("check"):
         parts.append(f"PGD-10 {100 * check['pgd10']:.1f} %")
     parts.append(f"{record['images_per_second']:,.0f} images/s")
-    return "  ".join(parts)
+    return parts
