@@ -9,6 +9,7 @@ import sys
 
 import pytest
 
+from bilateral.arguments import one_line
 from bilateral.cli import main
 from bilateral.commands import train as train_command
 from entry_point import bilateral
@@ -128,6 +129,29 @@ def test_a_run_folder_in_place_of_a_recipe_is_told_how(said, tmp_path):
     (tmp_path / "config.json").write_text("{}")
     code, error = said(f"train {tmp_path}")
     assert code == 2 and f"{tmp_path}/config.json repeats its run" in error
+
+
+BOX = """
+╭─ Value error ────────────────────────────────────────────────────────────────╮
+│ Error parsing --images: no type matching {None}|INT could be instantiated    │
+│ ──────────────────────────────────────────────────────────────────────────── │
+│ Argument helptext:                                                           │
+│     --images {None}|INT                                                      │
+╰──────────────────────────────────────────────────────────────────────────────╯
+"""
+
+
+@pytest.mark.parametrize(
+    ("box", "line"),
+    [
+        (BOX, "--images ten: must be a whole number, or None"),
+        (" Oops \n ------ \n  something else \n", "something else"),
+        ("something without a box", "something without a box"),
+        ("", ""),
+    ],
+)
+def test_boxes_of_other_versions_are_understood_or_told_as_they_are(box, line):
+    assert one_line(box, ["x", "--images", "ten"], "bilateral evaluate") == line
 
 
 def options_of(line, capsys):

@@ -110,12 +110,14 @@ def _option(field: str) -> str:
 def one_line(box: str, words: Sequence[str], prog: str) -> str:
     """tyro's boxed message as one line: what was given, and what is valid."""
     sections: list[list[str]] = [[]]
-    for line in map(str.strip, box.splitlines()):
-        if set(line) <= {"-"}:
+    for line in box.splitlines():
+        text = line.strip("│╭╮╰╯ ")  # an older tyro draws them whatever standard output is
+        if set(text) <= {"─", "-"}:
             sections.append([])
         else:
-            sections[-1].append(line)
-    _, first, *others = [section for section in sections if section] + [[""], [""]]
+            sections[-1].append(text)
+    title, *rest = [section for section in sections if section] or [[""]]
+    first, *others = [title[1:], *rest] if title[1:] else rest or [title]
     if first[0].startswith("Missing from"):
         return _missing(first[1:], others, prog)
     if match := re.match(r"Unrecognized options: (.*)", first[0]):
