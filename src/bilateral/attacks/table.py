@@ -9,6 +9,8 @@ import re
 from collections.abc import Callable
 from dataclasses import dataclass
 
+from pydantic import ValidationError
+
 from bilateral.attacks.settings import (
     APGD,
     CW_FAST,
@@ -169,7 +171,12 @@ def _tested_throughout(name: str, epsilon: float) -> AttackSettings | None:
         return entry.settings(epsilon)
     if match := _PGD.fullmatch(name):
         suffixes = tuple(match[2].split("-")[1:])
-        return _pgd(int(match[1]), suffixes)(epsilon)
+        try:
+            return _pgd(int(match[1]), suffixes)(epsilon)
+        except ValidationError:  # the one setting that a name holds as a number
+            raise UserError(
+                f"attack {name}: -stepS is a step of S/255, S above 0 and at most 255"
+            ) from None
     return None
 
 

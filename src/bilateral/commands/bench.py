@@ -7,9 +7,9 @@ import tyro
 from pydantic import Field
 
 from bilateral.arguments import budget, call, parse
-from bilateral.attacks.table import ENSEMBLES
+from bilateral.attacks.table import ENSEMBLES, attack_names
 from bilateral.commands.printing import print_json
-from bilateral.commands.targets import guarded, named_attacks, print_warning
+from bilateral.commands.targets import guarded, print_warning
 from bilateral.commands.train import default_run, with_consequences
 from bilateral.config import Machine, Run, Settings
 from bilateral.errors import UserError, unknown
@@ -120,7 +120,7 @@ def evaluate(
         json: print everything as JSON.
         format: how the table is printed.
     """
-    names = named_attacks(attacks)
+    names = attack_names(attacks)
     for name in names:
         if name not in COMPARABLE and not (name.startswith("pgd") and name[3:].isdigit()):
             raise UserError(

@@ -7,8 +7,8 @@ from typing import Annotated
 import tyro
 
 from bilateral.arguments import budget, call
+from bilateral.attacks.table import attack_names
 from bilateral.commands.printing import print_json
-from bilateral.commands.targets import named_attacks
 from bilateral.config import config_digest, fraction_text
 from bilateral.errors import UserError
 from bilateral.evaluation.comparison import attacks_of, budgets_of, compare
@@ -49,7 +49,7 @@ def compare_runs(
     size = budget("--epsilon", epsilon)
     known = budgets_of(RunFolder(Path(runs[0])), attack)
     if size is None and not known:
-        named_attacks(attack)  # an unknown one is no reason to run anything
+        attack_names(attack)  # an unknown one is no reason to run anything
         there = attacks_of(RunFolder(Path(runs[0])))
         has = f"it has {', '.join(there)}; " if there else ""
         raise UserError(

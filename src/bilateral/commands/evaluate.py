@@ -8,8 +8,9 @@ from typing import Annotated, Literal
 import tyro
 
 from bilateral.arguments import budget, parse
+from bilateral.attacks.table import attack_names
 from bilateral.commands.printing import is_first_process, print_json
-from bilateral.commands.targets import guarded, named_attacks, print_warning
+from bilateral.commands.targets import guarded, print_warning
 from bilateral.config import Run, fraction_text
 from bilateral.errors import UserError
 from bilateral.models.external import load_function
@@ -76,7 +77,7 @@ def command(words: Sequence[str]) -> None:
 
 def evaluate_run(options: Options) -> Evaluation:
     """Evaluate a target and return the entry of this call."""
-    names = named_attacks(options.attacks)
+    names = attack_names(options.attacks)
     epsilon = budget("--epsilon", options.epsilon)
     for own in (name for name in names if ":" in name):
         load_function(own)  # one that is not there is told of before others have run for hours

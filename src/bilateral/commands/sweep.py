@@ -12,8 +12,9 @@ import tyro
 from pydantic import BaseModel, BeforeValidator, ConfigDict, Field, ValidationError
 
 from bilateral.arguments import budget, parse
+from bilateral.attacks.table import attack_names
 from bilateral.commands.printing import print_json
-from bilateral.commands.targets import named_attacks, said_of
+from bilateral.commands.targets import said_of
 from bilateral.commands.train import absolute, with_consequences
 from bilateral.config import (
     Machine,
@@ -112,7 +113,7 @@ def command(words: Sequence[str]) -> None:
         raise UserError(f"--minutes {options.minutes:g}: must be at least 0")
     plan = read_plan(Path(options.file))
     with said_of(options.file):
-        named_attacks(plan.attacks)
+        attack_names(plan.attacks)
         runs = dict(runs_of(plan))
         epsilons = budgets(plan)
     if options.jobs < 1:

@@ -1,29 +1,16 @@
-"""What commands that attack a model share: the attacks named, and what the guards say of it."""
+"""What commands that attack a model share: what the guards say of it, and how it is told."""
 
 import sys
 from collections.abc import Iterator
 from contextlib import contextmanager
 from typing import TYPE_CHECKING
 
-from pydantic import ValidationError
-
-from bilateral.attacks.table import attack_names
 from bilateral.errors import UserError
 
 if TYPE_CHECKING:
     import torch
 
     from bilateral.evaluation.target import Target
-
-
-def named_attacks(text: str) -> list[str]:
-    """The attacks in a comma-separated list, each known and none twice."""
-    try:
-        return attack_names(text)
-    except ValidationError:  # the one setting that a name holds as a number
-        raise UserError(
-            f"--attacks {text}: -stepS is a step of S/255, S above 0 and at most 255"
-        ) from None
 
 
 @contextmanager

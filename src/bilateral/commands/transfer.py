@@ -7,8 +7,9 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from bilateral.arguments import budget, parse
+from bilateral.attacks.table import attack_names
 from bilateral.commands.printing import print_json
-from bilateral.commands.targets import named_attacks, print_warning
+from bilateral.commands.targets import print_warning
 from bilateral.errors import UserError
 from bilateral.tables import Format, Table, lettered, percent, render
 
@@ -70,7 +71,7 @@ def command(words: Sequence[str]) -> None:
 def transfer_runs(options: Options) -> "Transfer":
     """The transfer matrix between runs and models of one's own, also in `<out>/transfer.json`."""
     sources, targets = options.sources, options.targets
-    names = named_attacks(options.attacks)
+    names = attack_names(options.attacks)
     epsilon = budget("--epsilon", options.epsilon)
     if not sources or not targets:
         raise UserError("transfer needs --sources and --targets, at least one model each")
