@@ -121,6 +121,7 @@ def test_sigkill_at_any_moment_costs_nothing_but_time(trained, tmp_path):
     assert [json.loads(line)["epoch"] for line in lines] == [1, 2, 3, 4]
 
 
+@pytest.mark.kills
 @pytest.mark.parametrize(("number", "code"), [(signal.SIGINT, 130), (signal.SIGTERM, 143)])
 def test_a_signal_saves_first(tmp_path, number, code):
     command = [

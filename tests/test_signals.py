@@ -86,6 +86,7 @@ def test_other_exceptions_that_are_lost_are_told_of(monkeypatch):
     assert [str(one.exc_value) for one in told] == ["lost"]
 
 
+@pytest.mark.kills
 @pytest.mark.parametrize(("number", "code"), SIGNALS)
 def test_while_torch_is_imported(number, code, tmp_path):
     """At moments over the whole start of a real command."""

@@ -70,6 +70,7 @@ def test_too_many_unreadable_photographs_stop_the_run(folder, tmp_path):
     assert "photographs cannot be read" in done.stderr.splitlines()[-1]
 
 
+@pytest.mark.kills
 def test_a_signal_while_decoding_saves_first_and_the_run_goes_on(folder, tmp_path):
     """Bit for bit, with workers, though the signal reaches the whole process group."""
     options = ["--data", f"folder:{folder}", "--machine.workers", "2", "--epochs", "4"]

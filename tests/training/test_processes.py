@@ -76,6 +76,7 @@ def children(pid):
     return [(child, variables) for child, parent, variables in found if parent in [pid, *direct]]
 
 
+@pytest.mark.kills
 @pytest.mark.skipif(not Path("/proc").is_dir(), reason="finds the worker through /proc")
 def test_a_killed_worker_costs_nothing_but_time(tmp_path):
     """With batch norm too: the restarted run ends with the same weights, bit for bit."""
@@ -99,6 +100,7 @@ def test_a_killed_worker_costs_nothing_but_time(tmp_path):
     assert weights(out).read_bytes() == weights(tmp_path / "whole").read_bytes()
 
 
+@pytest.mark.kills
 def test_a_run_goes_on_with_fewer_processes(tmp_path):
     """TRADES, whose two passes each move the statistics; the epoch's loss stays a mean."""
     options = ["--method", "trades", "--adversary.loss", "divergence", "--adversary.target", "none"]
