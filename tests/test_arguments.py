@@ -181,7 +181,7 @@ def test_no_option_answers_in_the_words_of_a_library(line, said, capsys):
         assert error.startswith(f"bilateral: {option} x: must be "), error
         assert error.count("\n") == 1 and not re.search(LEAKS, error), error
         if line == TRAIN:
-            for value in ("-1", "0", "1e99", "nan"):
+            for value in ("-1", "nan"):
                 code, error = said(f"{line} {option} {value}")
                 assert code in (0, 2) and not re.search(LEAKS, error), error
 

@@ -152,6 +152,7 @@ def test_going_back_to_more_steps_saves_the_run(trained):
     assert not any(record["guard"].get("collapsed") for record in log)
 
 
+@pytest.mark.kills
 def test_a_saved_run_goes_on_as_if_never_stopped(digits, trained, tmp_path, monkeypatch):
     """Interrupted after every step from the collapse on, through the recovery."""
     run = COLLAPSING.with_fields(guard="two-step")

@@ -178,6 +178,7 @@ with joined(cpu) as processes:
 """
 
 
+@pytest.mark.kills
 @pytest.mark.filterwarnings("ignore")
 def test_compiled_processes_agree_with_plain_ones(tmp_path):
     """What several GPUs do by default: DDP compiled, and nothing recompiles after two steps."""
