@@ -217,6 +217,10 @@ def test_hopeless_runs_are_dropped_after_a_third(tmp_path):
         progress.epoch(record(3, 0.1), 9)
     progress.epoch(record(3, 0.35), 9)
     progress.epoch(record(9, 0.0), 9)
+    half_written = RunFolder(tmp_path / "half")
+    half_written.path.mkdir()
+    half_written.log.write_text(json.dumps(record(3, 0.9))[:40])
+    Early([half_written], images=250, quiet=True).epoch(record(3, 0.1), 9)
     assert early_readings(best) == {1: 0.3, 2: 0.4, 3: 0.5}
 
 

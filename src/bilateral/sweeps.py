@@ -6,6 +6,7 @@ images out and is judged on them. Each is a normal run folder, and the sweep goe
 
 import time
 from collections.abc import Callable, Mapping, Sequence
+from contextlib import suppress
 from dataclasses import asdict, dataclass, field
 from pathlib import Path
 from typing import Any
@@ -80,8 +81,10 @@ class Early(TrainingProgress):
         reading, number = record.get("check"), record["epoch"]
         if reading is None or number < epochs // EARLY or number == epochs:
             return
-        readings = map(early_readings, self.others)
-        before = [early[number] for early in readings if number in early]
+        before = []
+        for other in self.others:
+            with suppress(UserError, LookupError):  # not that far, or a line that is half written
+                before.append(early_readings(other)[number])
         if before and hopeless(reading["pgd10"], max(before), self.images):
             raise Dropped(
                 f"dropped after epoch {number}: PGD-10 {100 * reading['pgd10']:.1f} % "
@@ -162,8 +165,7 @@ class Sweep:
             return {}
         try:
             found = read_json(self.file)
-            same = found["judging"] == self._judging
-            trials = found["trials"] if same else []
+            trials = found["trials"] if found["judging"] == self._judging else []
             return {trial["name"]: _trial(trial) for trial in trials}
         except (LookupError, TypeError, ValueError, AttributeError) as error:
             raise UserError(f"{self.file} is damaged ({error}); remove it") from None

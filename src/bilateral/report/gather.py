@@ -16,7 +16,6 @@ from bilateral.report.reading import (
     read_arrays,
     read_json,
     read_lines,
-    reason,
     rows,
     text,
 )
@@ -133,7 +132,7 @@ def _object(files: RunFiles, path: Path, what: str, command: str) -> dict[str, A
     try:
         value = read_json(path)
     except DamagedError as error:
-        files.gaps.append(Gap(file, f"damaged ({reason(error, path)})", command))
+        files.gaps.append(Gap(file, f"damaged ({error})", command))
         return {}
     if not isinstance(value, dict):
         files.gaps.append(Gap(file, "damaged (not a JSON object)", command))

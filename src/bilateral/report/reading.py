@@ -24,11 +24,6 @@ class DamagedError(Exception):
     """A file that cannot be read, with the reason."""
 
 
-def reason(error: DamagedError, path: Path) -> str:
-    """Why a file cannot be read, where its name has been said already."""
-    return str(error).removeprefix(f"{path} is damaged: ").removeprefix(f"{path} ")
-
-
 def read_json(path: Path) -> Any:
     """The value in a JSON file."""
     try:
@@ -67,7 +62,7 @@ def read_arrays(path: Path) -> tuple[Arrays, list[str]]:
 
 def _reason(error: Exception, path: Path) -> str:
     """An error in a line, without the file's name and that it is damaged: both are said already."""
-    said = str(error).removeprefix(f"{path} is ").removeprefix("damaged: ")
+    said = str(error).removeprefix(f"{path} is ").removeprefix(f"{path} ").removeprefix("damaged: ")
     return " ".join(said.split())[:160]
 
 

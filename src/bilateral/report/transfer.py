@@ -4,15 +4,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from bilateral.errors import UserError
-from bilateral.report.reading import (
-    DamagedError,
-    count,
-    mapping,
-    read_json,
-    reason,
-    share,
-    text,
-)
+from bilateral.report.reading import DamagedError, count, mapping, read_json, share, text
 
 
 @dataclass(frozen=True)
@@ -44,7 +36,7 @@ def read_transfer(file: str) -> TransferMatrix:
     try:
         value = mapping(read_json(path))
     except DamagedError as error:
-        raise UserError(f"{path} cannot be read: {reason(error, path)}") from None
+        raise UserError(f"{path} cannot be read: {error}") from None
     heats = []
     for attack, matrix in mapping(value.get("attacks")).items():
         sources = {source: mapping(row) for source, row in mapping(matrix).items()}
