@@ -86,6 +86,20 @@ def test_other_exceptions_that_are_lost_are_told_of(monkeypatch):
     assert [str(one.exc_value) for one in told] == ["lost"]
 
 
+def test_a_second_ctrl_c_after_the_command_says_nothing():
+    """While Python's own clearing up runs, torch's among it."""
+    code = (
+        "import atexit, os, signal, sys\n"
+        "from bilateral.cli import program\n"
+        "atexit.register(lambda: os.kill(os.getpid(), signal.SIGINT))\n"
+        "sys.argv[1:] = ['--version']\n"
+        "sys.exit(program())\n"
+    )
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=False)
+    assert (done.returncode, done.stderr) == (-signal.SIGINT, "")
+    assert done.stdout.startswith("bilateral ")
+
+
 @pytest.mark.kills
 @pytest.mark.parametrize(("number", "code"), SIGNALS)
 def test_while_torch_is_imported(number, code, tmp_path):

@@ -1,6 +1,6 @@
 """python -m bilateral"""
 
-from bilateral.cli import main
+from bilateral.cli import program
 
 if __name__ == "__main__":
-    raise SystemExit(main())
+    raise SystemExit(program())

@@ -1,6 +1,7 @@
 """The command `bilateral`: finds the command's module and turns what it raises into exit codes."""
 
 import os
+import signal
 import sys
 import warnings
 from collections.abc import Sequence
@@ -16,6 +17,13 @@ Train robust image classifiers by bilateral adversarial training, and measure th
 
 commands:
 """
+
+
+def program() -> int:
+    """The process `bilateral`: before and after the command a Ctrl-C ends it without a word."""
+    if signal.getsignal(signal.SIGINT) is signal.default_int_handler:
+        signal.signal(signal.SIGINT, signal.SIG_DFL)
+    return main()
 
 
 def main(arguments: Sequence[str] | None = None) -> int:

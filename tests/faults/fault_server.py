@@ -44,7 +44,7 @@ def run(request: dict[str, Any]) -> int:
     if request.get("file_bytes"):
         resource.setrlimit(resource.RLIMIT_FSIZE, (request["file_bytes"],) * 2)
     sys.argv = ["bilateral", *request["words"]]
-    return cli.main(request["words"])
+    return cli.program()
 
 
 def child(request: dict[str, Any]) -> None:
