@@ -136,14 +136,17 @@ def test_nothing_may_recompile_after_the_first_steps(split, tmp_path):
         trainer.take(smaller, 0)
 
 
-def test_a_batch_in_parts_gives_the_same_gradients(tmp_path, split):
+@pytest.mark.parametrize(
+    "fields", [{}, {"weight_perturbation": 0.01, "weight_perturbation_along": "momentum"}]
+)
+def test_a_batch_in_parts_gives_the_same_gradients(fields, tmp_path, split):
     """On a model without batch norm, whose statistics would be those of the parts."""
     (tmp_path / "own.py").write_text(
         "from torch import nn\n"
         "def build(): return nn.Sequential(nn.Flatten(), nn.Linear(64, 32), nn.ReLU(), "
         "nn.Linear(32, 10))\n"
     )
-    run = TINY.with_fields(model=f"{tmp_path}/own.py:build")
+    run = TINY.with_fields(model=f"{tmp_path}/own.py:build", **fields)
     whole, one = losses(split, run, PLAIN, tmp_path)
     parts, other = losses(split, run, PLAIN.with_fields(accumulate=4), tmp_path)
     np.testing.assert_allclose(parts, whole, rtol=1e-4)

@@ -9,9 +9,10 @@ import tyro
 
 from bilateral.arguments import budget, parse
 from bilateral.attacks.table import attack_names
+from bilateral.budgets import fraction_text
 from bilateral.commands.printing import is_first_process, print_json
 from bilateral.commands.targets import guarded, print_warning
-from bilateral.config import Run, fraction_text
+from bilateral.config import Run
 from bilateral.errors import UserError
 from bilateral.models.external import load_function
 from bilateral.results import Evaluation

@@ -13,18 +13,11 @@ from pydantic import BaseModel, BeforeValidator, ConfigDict, Field, ValidationEr
 
 from bilateral.arguments import budget, parse
 from bilateral.attacks.table import attack_names
+from bilateral.budgets import fraction_text, usual_budget
 from bilateral.commands.printing import print_json
 from bilateral.commands.targets import said_of
 from bilateral.commands.train import absolute, with_consequences
-from bilateral.config import (
-    Machine,
-    Positive,
-    Run,
-    first_complaint,
-    flat,
-    fraction_text,
-    usual_budget,
-)
+from bilateral.config import Machine, Positive, Run, first_complaint, flat
 from bilateral.data.datasets import DATASETS, entry_named
 from bilateral.errors import UserError, unknown
 from bilateral.models import model_entry

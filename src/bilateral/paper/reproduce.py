@@ -13,7 +13,8 @@ from typing import Any
 import torch
 
 import bilateral
-from bilateral.config import Machine, Run, config_digest, fraction_text
+from bilateral.budgets import fraction_text
+from bilateral.config import Machine, Run, config_digest
 from bilateral.data.datasets import load_training
 from bilateral.data.device_images import DeviceImages
 from bilateral.data.subsets import balanced_subset, chosen_images
