@@ -7,7 +7,7 @@ images out and is judged on them. Each is a normal run folder, and the sweep goe
 import time
 from collections.abc import Callable, Mapping, Sequence
 from contextlib import suppress
-from dataclasses import asdict, dataclass, field
+from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any
 
@@ -23,46 +23,20 @@ from bilateral.jobs import run_together
 from bilateral.reading import read_json
 from bilateral.results import Evaluation, wilson_interval
 from bilateral.runs import RunFolder
-from bilateral.runtime import limit_threads
+from bilateral.runtime import commit, limit_threads, versions
 from bilateral.storage import write_json, writing_to
 from bilateral.training.guard import GUARD_IMAGES
 from bilateral.training.preparation import training_part
 from bilateral.training.progress import TrainingProgress
 from bilateral.training.trainer import train
+from bilateral.trials import NOT_STARTED, Planned, Trial, outcome, ranked, stored_trial
 
 EARLY = 3
 """A run is compared with the others after a third of its epochs."""
 
 
-NOT_STARTED = "not started"
-
-
 class Dropped(Exception):  # noqa: N818 - an outcome, not a mistake
     """An early reading says that a run is hopeless."""
-
-
-@dataclass
-class Trial:
-    """One run of a sweep and what became of it."""
-
-    name: str
-    fields: Mapping[str, Any]
-    status: str = NOT_STARTED
-    clean_accuracy: float | None = None
-    robust_accuracy: float | None = None
-    interval: tuple[float, float] | None = None
-    images: int = 0
-    seconds: float = 0.0
-    early: dict[int, float] = field(default_factory=dict)
-    """`early_readings`"""
-    also: dict[str, float] = field(default_factory=dict)
-    """robust accuracy at the further budgets, by their texts"""
-    config_digest: str = ""
-
-    @property
-    def settled(self) -> bool:
-        """Whether there is nothing left to do."""
-        return self.status == "done" or self.status.startswith("dropped")
 
 
 class Early(TrainingProgress):
@@ -131,20 +105,25 @@ class Sweep:
 
     def __init__(
         self,
-        runs: Mapping[str, tuple[Run, Mapping[str, Any]]],
+        runs: Mapping[str, Planned],
         out: Path,
         judging: Judging,
         seconds: float,
         device: torch.device,
         say: Callable[[str], None],
         machine: Machine | None = None,
-        quiet: bool = True,
+        about: Mapping[str, Any] | None = None,
     ) -> None:
         self.runs, self.out, self.judging, self.seconds = runs, out, judging, seconds
-        self.device, self.say, self.machine, self.quiet = device, say, machine, quiet
+        self.device, self.say, self.machine, self.about = device, say, machine, about or {}
         self.trials = {
-            name: Trial(name, fields, config_digest=config_digest(run))
-            for name, (run, fields) in runs.items()
+            name: Trial(
+                name,
+                planned.fields,
+                chosen=planned.chosen,
+                config_digest=config_digest(planned.run),
+            )
+            for name, planned in runs.items()
         }
         stored = {name: old for name, old in self._stored().items() if old.status != NOT_STARTED}
         for name, trial in self.trials.items():
@@ -166,7 +145,7 @@ class Sweep:
         try:
             found = read_json(self.file)
             trials = found["trials"] if found["judging"] == self._judging else []
-            return {trial["name"]: _trial(trial) for trial in trials}
+            return {trial["name"]: stored_trial(trial) for trial in trials}
         except (LookupError, TypeError, ValueError, AttributeError) as error:
             raise UserError(f"{self.file} is damaged ({error}); remove it") from None
 
@@ -188,7 +167,7 @@ class Sweep:
             run_together(
                 {name: [*words, "--trial", name] for name in left},
                 jobs,
-                lambda name: self.keep(_trial(read_json(self._outcome(name)))),
+                lambda name: self.keep(stored_trial(read_json(self._outcome(name)))),
                 lambda: time.monotonic() - started < self.seconds,
             )
             self._write()
@@ -196,9 +175,9 @@ class Sweep:
 
     def one(self, name: str) -> Trial:
         """Train and judge one run; what became of it is also written beside it."""
-        trial, (run, _) = self.trials[name], self.runs[name]
+        trial = self.trials[name]
         if not trial.settled:
-            self._try(trial, run)
+            self._try(trial, self.runs[name].run)
         write_json(self._outcome(name), asdict(trial))
         return trial
 
@@ -223,12 +202,12 @@ class Sweep:
         limit_threads(self.device, split.image_values)
         others = [
             RunFolder(self.out / name)
-            for name, (other, _) in self.runs.items()
-            if name != trial.name and alike(other, run)
+            for name, other in self.runs.items()
+            if name != trial.name and alike(other.run, run)
         ]
         try:
             images = min(GUARD_IMAGES, run.data.held_out)
-            progress = Early(others, images, self.quiet)
+            progress = Early(others, images, quiet=True)
             train(run, folder, split, self.device, progress, self.machine)
         except (Dropped, TrainingError) as error:
             trial.status = str(error)
@@ -269,29 +248,6 @@ class Sweep:
 
     def _write(self) -> None:
         trials = [asdict(trial) for trial in ranked(list(self.trials.values()))]
-        write_json(self.file, {"schema": 1, "judging": self._judging, "trials": trials})
-
-
-def _trial(stored: dict[str, Any]) -> Trial:
-    """A trial as it was written."""
-    early = {int(epoch): float(share) for epoch, share in stored["early"].items()}
-    return Trial(**{**stored, "early": early})
-
-
-def ranked(trials: Sequence[Trial]) -> list[Trial]:
-    """Best first; what was dropped or failed after it, by its last reading."""
-
-    def key(trial: Trial) -> tuple[bool, float]:
-        last = trial.early[max(trial.early)] if trial.early else -1.0
-        robust = trial.robust_accuracy
-        return (robust is not None, last if robust is None else robust)
-
-    return sorted(trials, key=key, reverse=True)
-
-
-def outcome(trial: Trial) -> str:
-    """What became of a trial, in a line."""
-    if trial.robust_accuracy is None or trial.clean_accuracy is None:
-        return trial.status
-    clean, robust = 100 * trial.clean_accuracy, 100 * trial.robust_accuracy
-    return f"{robust:.1f} % under attack, {clean:.1f} % clean, {trial.seconds:.0f} s"
+        origin = {**versions(self.device), "commit": commit(), **self.about}
+        said = {"schema": 1, "judging": self._judging, "origin": origin, "trials": trials}
+        write_json(self.file, said)
