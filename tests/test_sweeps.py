@@ -2,6 +2,7 @@
 
 import json
 import os
+import shutil
 import signal
 import subprocess
 import sys
@@ -287,15 +288,25 @@ def test_at_once_gives_the_same_trials(swept, tmp_path):
     ]
 
 
-def test_one_run_alone_leaves_the_ranking(tmp_path, capsys):
+def test_runs_made_one_by_one_are_gathered_into_a_ranking(swept, tmp_path, capsys):
     (tmp_path / "small.toml").write_text(SMALL)
     words = ["sweep", str(tmp_path / "small.toml"), "--out", str(tmp_path / "out"), "--quiet"]
     assert main([*words, "--trial", "target-none/seed0"]) == 0
     assert "target-none/seed0" in capsys.readouterr().out
-    assert not (tmp_path / "out" / "sweep.json").exists()
-    trial = json.loads((tmp_path / "out" / "target-none" / "seed0" / "trial.json").read_text())
-    assert trial["status"] == "done" and trial["images"] == 100
+    assert not (tmp_path / "out" / "sweep.json").exists(), "the ranking is left alone"
+    told = json.loads((tmp_path / "out" / "target-none" / "seed0" / "trial.json").read_text())
+    assert told["trials"][0]["status"] == "done" and told["trials"][0]["images"] == 100
     assert not (tmp_path / "out" / "target-least-likely").exists()
+    shutil.copytree(swept / "out" / "target-least-likely", tmp_path / "out" / "target-least-likely")
+    assert main([*words, "--minutes", "0"]) == 0, "nothing is left to do"
+    without_times = [
+        [{**trial, "seconds": 0, "early": 0} for trial in trials(folder)]
+        for folder in (swept, tmp_path)
+    ]
+    assert without_times[0] == without_times[1]
+    (tmp_path / "out" / "target-none" / "seed0" / "trial.json").write_text("{}")
+    assert main(words) == 2
+    assert "trial.json is damaged" in capsys.readouterr().err
 
 
 def test_when_the_time_is_spent_none_is_started(tmp_path, capsys):

@@ -140,14 +140,19 @@ class Sweep:
         return self.out / "sweep.json"
 
     def _stored(self) -> dict[str, Trial]:
-        if not self.file.exists():
-            return {}
+        """What is known of the trials: as the sweep stood, and what runs alone left since."""
+        files = [self.file, *map(self._outcome, self.runs)]
+        found = [trial for path in files if path.exists() for trial in self._read(path)]
+        return {trial.name: trial for trial in found}
+
+    def _read(self, path: Path) -> list[Trial]:
+        """The trials that a file holds, if they were judged as these are."""
         try:
-            found = read_json(self.file)
+            found = read_json(path)
             trials = found["trials"] if found["judging"] == self._judging else []
-            return {trial["name"]: stored_trial(trial) for trial in trials}
+            return [stored_trial(trial) for trial in trials]
         except (LookupError, TypeError, ValueError, AttributeError) as error:
-            raise UserError(f"{self.file} is damaged ({error}); remove it") from None
+            raise UserError(f"{path} is damaged ({error}); remove it") from None
 
     def work(self) -> list[Trial]:
         """Train and judge what is left, one after another; the trials, best first."""
@@ -156,7 +161,7 @@ class Sweep:
             for name, trial in self.trials.items():
                 if not trial.settled and time.monotonic() - started < self.seconds:
                     self.keep(self.one(name))
-            self._write()
+            self._write_all()
         return self._ended()
 
     def work_together(self, jobs: int, words: Sequence[str]) -> list[Trial]:
@@ -167,10 +172,10 @@ class Sweep:
             run_together(
                 {name: [*words, "--trial", name] for name in left},
                 jobs,
-                lambda name: self.keep(stored_trial(read_json(self._outcome(name)))),
+                lambda name: self.keep(*self._read(self._outcome(name))),
                 lambda: time.monotonic() - started < self.seconds,
             )
-            self._write()
+            self._write_all()
         return self._ended()
 
     def one(self, name: str) -> Trial:
@@ -178,14 +183,14 @@ class Sweep:
         trial = self.trials[name]
         if not trial.settled:
             self._try(trial, self.runs[name].run)
-        write_json(self._outcome(name), asdict(trial))
+        self._write(self._outcome(name), [trial])
         return trial
 
     def keep(self, trial: Trial) -> None:
         """Tell of a trial and write where the sweep stands."""
         self.trials[trial.name] = trial
         self.say(f"{trial.name}: {outcome(trial)}")
-        self._write()
+        self._write_all()
 
     def _outcome(self, name: str) -> Path:
         return self.out / name / "trial.json"
@@ -246,8 +251,10 @@ class Sweep:
         """As it is written."""
         return {**asdict(self.judging), "also": list(self.judging.also)}
 
-    def _write(self) -> None:
-        trials = [asdict(trial) for trial in ranked(list(self.trials.values()))]
+    def _write_all(self) -> None:
+        self._write(self.file, ranked(list(self.trials.values())))
+
+    def _write(self, path: Path, trials: Sequence[Trial]) -> None:
         origin = {**versions(self.device), "commit": commit(), **self.about}
-        said = {"schema": 1, "judging": self._judging, "origin": origin, "trials": trials}
-        write_json(self.file, said)
+        rows = [asdict(trial) for trial in trials]
+        write_json(path, {"schema": 1, "judging": self._judging, "origin": origin, "trials": rows})
