@@ -119,12 +119,9 @@ def test_the_grid_the_list_and_the_seeds_are_multiplied():
         recipe="cifar10-r-mc-la",
         fields={"epochs": 30},
         grid={"adversary.epsilon": ["4/255", "8/255"], "labels.ratio": [9, 20]},
-        runs=[{"name": "plain"}, {"name": "wide", "adversary.start_width": 2.0}],
+        runs=[{"adversary.start_width": 1.0}, {"adversary.start_width": 2.0}],
         seeds=[3, 5],
     )
-    with pytest.raises(UserError, match="two runs are named 'plain'"):
-        dict(runs_of(plan))
-    plan.runs = [{"adversary.start_width": 1.0}, {"adversary.start_width": 2.0}]
     found = dict(runs_of(plan))
     assert len(found) == 16
     run, own = found["epsilon-4-255-ratio-9-start-width-2-0/seed5"]
@@ -136,6 +133,32 @@ def test_the_grid_the_list_and_the_seeds_are_multiplied():
         "labels.ratio": 9,
         "adversary.start_width": 2.0,
     }
+
+
+def test_a_named_run_is_told_apart_by_its_place_in_the_grid():
+    plan = Plan(
+        recipe="cifar10-r-mc-la",
+        grid={"labels.ratio": [9, 20], "adversary.steps": [1]},
+        runs=[{"name": "plain"}, {"name": "wide", "adversary.start_width": 2.0}],
+    )
+    found = dict(runs_of(plan))
+    assert list(found) == [
+        "plain-ratio-9-steps-1/seed0",
+        "wide-ratio-9-steps-1/seed0",
+        "plain-ratio-20-steps-1/seed0",
+        "wide-ratio-20-steps-1/seed0",
+    ]
+    run, own = found["wide-ratio-20-steps-1/seed0"]
+    assert (run.labels.ratio, run.adversary.start_width) == (20, 2)
+    assert "name" not in own
+    plan.grid = {"labels.ratio": [20]}  # one place: the name alone says it
+    assert list(dict(runs_of(plan))) == ["plain/seed0", "wide/seed0"]
+    plan.runs = [{"name": "plain"}, {"name": "plain"}]
+    with pytest.raises(UserError, match="two runs are named 'plain': give each"):
+        dict(runs_of(plan))
+    plan.grid, plan.runs = {"labels.ratio": [9, 20]}, [{"name": "same", "labels.ratio": 5}]
+    with pytest.raises(UserError, match="two runs are named 'same-ratio-5'"):
+        dict(runs_of(plan))
 
 
 @pytest.mark.parametrize(

@@ -198,17 +198,21 @@ def runs_of(plan: Plan) -> Iterator[tuple[str, tuple[Run, Values]]]:
     held_out = plan.held_out or base.data.held_out or _usual_part(base)
     base = base.with_paths({"data.held_out": held_out})
     seen: set[str] = set()
-    for values in product(*plan.grid.values()):
+    combinations = list(product(*plan.grid.values()))
+    for values in combinations:
         for single in plan.runs:
             own = {**dict(zip(plan.grid, values, strict=True)), **single}
             if "seed" in own:
                 raise UserError("seeds are the file's `seeds`, not a field of runs")
-            name = own.pop("name", None) or "-".join(
-                safe_name(f"{path.rpartition('.')[2]}-{value}") for path, value in own.items()
-            )
-            name = safe_name(str(name)) or "base"
+            given = own.pop("name", None)
+            words = [str(given)] if given else []
+            # A name of its own tells a run of the list from the others, not from itself elsewhere
+            # in the grid.
+            shown = own if not given else plan.grid if len(combinations) > 1 else {}
+            words += [f"{path.rpartition('.')[2]}-{own[path]}" for path in shown if path in own]
+            name = safe_name("-".join(map(safe_name, words))) or "base"
             if name in seen:
-                raise UserError(f"two runs are named '{name}': give them a `name`")
+                raise UserError(f"two runs are named '{name}': give each a `name` of its own")
             seen.add(name)
             for seed in plan.seeds:
                 run = changed(base, own).with_fields(seed=seed)
