@@ -13,7 +13,8 @@ SOURCE = Path(__file__).parents[1] / "src" / "bilateral"
 
 # A module may import from its own layer and from lower ones.
 LAYERS = [
-    ["errors", "complaints", "signals", "config", "results", "tables", "randomness", "arguments"],
+    ["errors", "complaints", "signals", "budgets"],
+    ["config", "results", "tables", "trials", "randomness", "arguments"],
     ["locks", "storage", "reading", "arrays"],
     ["models", "data", "runtime", "processes", "jobs", "runs", "weights"],
     ["attacks", "labels", "regularisers"],
@@ -26,9 +27,10 @@ LAYERS = [
 ]
 LEVEL = {name: level for level, names in enumerate(LAYERS) for name in names}
 # `attacks.table` and `paper.recipes` are values that `list` shows at once.
-TORCH_FREE = ["cli", "errors", "complaints", "config", "results", "tables", "arguments", "runs"]
-TORCH_FREE += ["signals", "locks", "storage", "reading", "arrays"]
+TORCH_FREE = ["cli", "errors", "complaints", "budgets", "config", "results", "tables", "trials"]
+TORCH_FREE += ["arguments", "runs", "signals", "locks", "storage", "reading", "arrays"]
 TORCH_FREE += ["attacks.table", "paper.recipes", "paper.claims", "paper.pages", "models"]
+TORCH_FREE += ["paper.studies"]
 TORCH_FREE += ["data.datasets"]
 TORCH_FREE += [f"commands.{name}" for name in COMMANDS]
 

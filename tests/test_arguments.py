@@ -67,8 +67,8 @@ def said(capsys, monkeypatch, tmp_path):
         (f"{TRAIN} --adversary.epsilon -8/255", "--adversary.epsilon: -8/255 is outside (0, 1]"),
         (f"{TRAIN} --guard stop --check-epochs 0", "--check-epochs must be 1 or more"),
         (
-            f"{TRAIN} --method trades --regulariser.kind squared",
-            "the regulariser is for --method adversarial, not trades",
+            f"{TRAIN} --method undefended --regulariser.kind squared",
+            "the regulariser is for adversarial training",
         ),
         (
             f"{TRAIN} --adversary.prior-start --data.augment resized-crop-flip",

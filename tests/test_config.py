@@ -5,6 +5,7 @@ import json
 import pytest
 from pydantic import ValidationError
 
+from bilateral.budgets import fraction_text
 from bilateral.config import (
     Adversary,
     GradientAttack,
@@ -13,7 +14,6 @@ from bilateral.config import (
     Run,
     differences,
     first_complaint,
-    fraction_text,
     run_from_json,
 )
 from bilateral.errors import UserError

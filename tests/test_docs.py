@@ -44,6 +44,7 @@ from bilateral.paper.rendering import (
     variants_table,
 )
 from bilateral.paper.speed import aims_table, speed_table, training_speed_table
+from bilateral.paper.studies import crossed_page, ranking_page
 
 ROOT = Path(__file__).parents[1]
 SOURCE = ROOT / "src" / "bilateral"
@@ -51,8 +52,9 @@ README = ROOT / "README.md"
 EVALUATION = ROOT / "docs" / "evaluation.md"
 TRAINING = ROOT / "docs" / "training.md"
 REPRODUCE = ROOT / "docs" / "reproduce.md"
+WHAT_HOLDS = ROOT / "docs" / "what-holds.md"
 RESULTS = ROOT / "results"
-GENERATED = [README, EVALUATION, TRAINING, REPRODUCE]
+GENERATED = [README, EVALUATION, TRAINING, REPRODUCE, WHAT_HOLDS]
 DOCUMENTS = [README, ROOT / "CONTRIBUTING.md", *sorted((ROOT / "docs").glob("*.md"))]
 PROSE = [path for path in DOCUMENTS if path.name != "log.md"]  # the log is the record itself
 ROW_FIELDS = ["recipe", "model", "seeds", "epochs", "clean_accuracy", "attacks", "paper"]
@@ -128,6 +130,9 @@ def part(name: str) -> str:
     kind, _, rest = name.partition(":")
     if kind == "aims":
         return aims(rest)
+    if kind in ("crossed", "ranking"):
+        page = crossed_page if kind == "crossed" else ranking_page
+        return page(RESULTS / "sweeps" / f"{rest}.json")
     (rows,) = read(RESULTS / f"{rest or kind}.json")
     if kind.startswith("diagnose-"):
         return diagnosis_table(rows)
@@ -264,10 +269,18 @@ def test_the_snippets_of_evaluation_run(
         assert "train mode" not in error
 
 
+def test_the_sweep_that_is_shown_can_be_planned(tmp_path: Path) -> None:
+    (text,) = blocks(TRAINING, "toml")
+    (tmp_path / "choice.toml").write_text(text)
+    names = [name for name, _ in runs_of(read_plan(tmp_path / "choice.toml"))]
+    assert len(names) == 2 * 2 * 2 * 3
+    assert names[-1] == "target-most-confusing-rule-adversarial-wide-plain/seed2"
+
+
 def test_messages_of_the_guards_are_those_shown() -> None:
     table = EVALUATION.read_text().split("## Guards")[1].split("\n## ")[0]
     shown = re.findall(r"^\| `([^`]+)`", table, re.M)
-    sources = [SOURCE / "evaluation" / "guards.py", SOURCE / "config.py"]
+    sources = [SOURCE / "evaluation" / "guards.py", SOURCE / "budgets.py"]
     sources += [SOURCE / "evaluation" / "robustness.py", SOURCE / "attacks" / "ball.py"]
     spoken = {
         node.value
@@ -344,7 +357,7 @@ def test_sweeps_that_documents_show_can_be_planned(tmp_path: Path) -> None:
         (tmp_path / "choice.toml").write_text(block)
         plan = read_plan(tmp_path / "choice.toml")
         found = dict(runs_of(plan))
-        places = math.prod(map(len, plan.grid.values()))
+        places = math.prod(map(len, [*plan.grid.values(), *plan.choices.values()]))
         assert len(found) == places * len(plan.runs) * len(plan.seeds)
 
 

@@ -6,6 +6,7 @@ import subprocess
 import sys
 import time
 import weakref
+from contextlib import suppress
 
 import pytest
 
@@ -98,6 +99,41 @@ def test_a_second_ctrl_c_after_the_command_says_nothing():
     done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=False)
     assert (done.returncode, done.stderr) == (-signal.SIGINT, "")
     assert done.stdout.startswith("bilateral ")
+
+
+def test_a_command_stops_when_the_process_it_works_for_is_killed(tmp_path):
+    """One that was started by hand does not."""
+    code = (
+        "import os, sys, time\n"
+        "from bilateral import cli\n"
+        "print(os.getpid(), flush=True)\n"
+        "cli._run = lambda _: time.sleep(30)\n"
+        "open(sys.argv[1], 'w').write(str(cli.program()))\n"
+    )
+    parent = (
+        "import os, subprocess, sys, time\n"
+        "from bilateral.signals import PARENT\n"
+        "for name, own in (('worker', {PARENT: str(os.getpid())}), ('free', {})):\n"
+        f"    words = [sys.executable, '-c', {code!r}, name]\n"
+        "    subprocess.Popen(words, env={**os.environ, **own})\n"
+        "time.sleep(30)\n"
+    )
+    words = [sys.executable, "-c", parent]
+    quiet = {"stdout": subprocess.PIPE, "stderr": subprocess.DEVNULL}
+    with subprocess.Popen(words, cwd=tmp_path, **quiet) as killed:
+        children = [int(killed.stdout.readline()) for _ in range(2)]
+        time.sleep(0.5)
+        killed.kill()
+    worker, free = tmp_path / "worker", tmp_path / "free"
+    try:
+        until = time.monotonic() + 10
+        while not (worker.exists() and worker.read_text()) and time.monotonic() < until:
+            time.sleep(0.05)
+        assert worker.read_text() == "143" and not free.read_text()
+    finally:
+        for child in children:
+            with suppress(ProcessLookupError):
+                os.kill(child, signal.SIGKILL)
 
 
 @pytest.mark.kills

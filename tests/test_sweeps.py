@@ -2,6 +2,7 @@
 
 import json
 import os
+import shutil
 import signal
 import subprocess
 import sys
@@ -11,13 +12,13 @@ import numpy as np
 import pytest
 
 from bilateral.cli import main
-from bilateral.commands.sweep import Plan, means, ranking, read_plan, runs_of
+from bilateral.commands.sweep import Plan, read_plan, runs_of
 from bilateral.data.datasets import load
 from bilateral.errors import TrainingError, UserError
 from bilateral.paper.recipes import recipe_named
 from bilateral.results import Evaluation
 from bilateral.runs import RunFolder
-from bilateral.sweeps import Dropped, Early, Trial, alike, early_readings, hopeless, ranked
+from bilateral.sweeps import Dropped, Early, alike, early_readings, hopeless
 from bilateral.training.preparation import training_part
 from entry_point import bilateral
 
@@ -71,6 +72,11 @@ def test_every_run_is_a_normal_run_folder_judged_on_held_out_images(swept):
         }
     robust = [trial["robust_accuracy"] for trial in trials(swept)]
     assert robust == sorted(robust, reverse=True), "best first"
+    origin = json.loads((swept / "out" / "sweep.json").read_text())["origin"]
+    assert origin["axes"] == {"adversary.target": ["none", "least-likely"]}
+    assert origin["recipe"] == "digits-r-mc-la" and origin["fields"]["epochs"] == 3
+    assert origin["device"] == "cpu" and origin["commit"] and origin["jobs"] == 1
+    assert origin["command"].startswith("bilateral sweep ") and "small.toml" in origin["command"]
 
 
 def test_what_is_done_is_not_done_again(swept, capsys):
@@ -119,12 +125,18 @@ def test_the_grid_the_list_and_the_seeds_are_multiplied():
         recipe="cifar10-r-mc-la",
         fields={"epochs": 30},
         grid={"adversary.epsilon": ["4/255", "8/255"], "labels.ratio": [9, 20]},
-        runs=[{"adversary.start_width": 1.0}, {"adversary.start_width": 2.0}],
+        runs=[{"name": "plain"}, {"name": "wide", "adversary.start_width": 2.0}],
         seeds=[3, 5],
     )
     found = dict(runs_of(plan))
     assert len(found) == 16
-    run, own = found["epsilon-4-255-ratio-9-start-width-2-0/seed5"]
+    assert "epsilon-8-255-ratio-20-plain/seed3" in found, "a name stands behind the grid's values"
+    wide = found["epsilon-4-255-ratio-9-wide/seed5"]
+    plan.runs = [{"adversary.start_width": 1.0}, {"adversary.start_width": 2.0}]
+    planned = dict(runs_of(plan))["epsilon-4-255-ratio-9-start-width-2-0/seed5"]
+    assert planned == wide
+    assert planned.chosen == {"adversary.epsilon": "4/255", "labels.ratio": "9"}
+    run, own = planned.run, planned.fields
     assert (run.seed, run.epochs, run.data.held_out, run.labels.ratio) == (5, 30, 1000, 9)
     assert run.adversary.epsilon == pytest.approx(4 / 255)
     assert run.adversary.step_size == pytest.approx(4 / 255), "a step follows its budget"
@@ -133,32 +145,58 @@ def test_the_grid_the_list_and_the_seeds_are_multiplied():
         "labels.ratio": 9,
         "adversary.start_width": 2.0,
     }
+    plan.runs = [{"name": "plain"}, {"name": "plain", "epochs": 3}]
+    with pytest.raises(UserError, match="'epsilon-4-255-ratio-9-plain': give each a `name`"):
+        dict(runs_of(plan))
 
 
-def test_a_named_run_is_told_apart_by_its_place_in_the_grid():
-    plan = Plan(
-        recipe="cifar10-r-mc-la",
-        grid={"labels.ratio": [9, 20], "adversary.steps": [1]},
-        runs=[{"name": "plain"}, {"name": "wide", "adversary.start_width": 2.0}],
-    )
-    found = dict(runs_of(plan))
-    assert list(found) == [
-        "plain-ratio-9-steps-1/seed0",
-        "wide-ratio-9-steps-1/seed0",
-        "plain-ratio-20-steps-1/seed0",
-        "wide-ratio-20-steps-1/seed0",
-    ]
-    run, own = found["wide-ratio-20-steps-1/seed0"]
-    assert (run.labels.ratio, run.adversary.start_width) == (20, 2)
-    assert "name" not in own
-    plan.grid = {"labels.ratio": [20]}  # one place: the name alone says it
-    assert list(dict(runs_of(plan))) == ["plain/seed0", "wide/seed0"]
-    plan.runs = [{"name": "plain"}, {"name": "plain"}]
-    with pytest.raises(UserError, match="two runs are named 'plain': give each"):
-        dict(runs_of(plan))
-    plan.grid, plan.runs = {"labels.ratio": [9, 20]}, [{"name": "same", "labels.ratio": 5}]
-    with pytest.raises(UserError, match="two runs are named 'same-ratio-5'"):
-        dict(runs_of(plan))
+@pytest.mark.parametrize(
+    "text",
+    [
+        "[grid]\nlabels.ratio = [9, 20]\n[[runs]]\nname = 'same'\nlabels.ratio = 5",
+        "[grid]\nlabels.ratio = [9, 20]\n[choices.labels.strong]\nlabels.ratio = 5",
+        "[choices.a.one]\nlabels.ratio = 9\n[choices.b.two]\nlabels.ratio = 5",
+    ],
+)
+def test_a_run_is_not_named_by_a_value_that_another_part_replaced(text, tmp_path):
+    path = tmp_path / "sweep.toml"
+    path.write_text(f'recipe = "cifar10-r-mc-la"\n{text}\n')
+    with pytest.raises(UserError, match=r"labels\.ratio: only one of grid, choices and runs"):
+        dict(runs_of(read_plan(path)))
+
+
+CHOICES = """
+recipe = "cifar10-r-mc-la"
+[grid]
+adversary.target = ["none", "most-confusing"]
+[choices.start.random]
+[choices.start.wide]
+adversary.start_width = 2.0
+adversary.projection = "none"
+[choices.labels.one-hot]
+labels.rule = "one-hot"
+[choices.labels.ratio-20]
+labels.ratio = 20
+"""
+
+
+def test_choices_of_several_fields_are_multiplied_too(tmp_path):
+    path = tmp_path / "sweep.toml"
+    path.write_text(CHOICES)
+    found = dict(runs_of(read_plan(path)))
+    assert len(found) == 8 and next(iter(found)) == "target-none-random-one-hot/seed0"
+    planned = found["target-most-confusing-wide-ratio-20/seed0"]
+    assert planned.chosen == {
+        "adversary.target": "most-confusing",
+        "start": "wide",
+        "labels": "ratio-20",
+    }
+    recipe = recipe_named("cifar10-r-mc-la")
+    assert planned.run.adversary == recipe.adversary.with_fields(start_width=2, projection="none")
+    assert planned.run.labels == recipe.labels.with_fields(ratio=20)
+    plain = found["target-none-random-one-hot/seed0"].run
+    assert plain.adversary == recipe.adversary.with_fields(target="none")
+    assert plain.labels.rule == "one-hot"
 
 
 @pytest.mark.parametrize(
@@ -175,7 +213,8 @@ def test_a_field_of_a_part_leaves_the_rest_of_the_part_alone(text, tmp_path):
     """TOML reads a dotted key as a table: it once stood for the whole adversary."""
     path = tmp_path / "sweep.toml"
     path.write_text(f'recipe = "cifar10-r-mc-la"\n{text}\n')
-    ((run, _),) = dict(runs_of(read_plan(path))).values()
+    (planned,) = dict(runs_of(read_plan(path))).values()
+    run = planned.run
     recipe = recipe_named("cifar10-r-mc-la")
     assert run.adversary == recipe.adversary.with_fields(epsilon="4/255", step_size="4/255")
     assert run.data.with_fields(held_out=0) == recipe.data.with_fields(name="svhn")
@@ -205,6 +244,8 @@ def test_a_field_of_a_part_leaves_the_rest_of_the_part_alone(text, tmp_path):
         ("recipe = 'digits-r-mc-la'\nseeds = []", "seeds: must have at least 1 value"),
         ("recipe = 'digits-r-mc-la'\n[grid]\nepochs = []", "grid.epochs: must have at least 1"),
         ("recipe = 'digits-r-mc-la'\n[grid]\nepochs = 3", "grid.epochs 3: must be a list"),
+        ("recipe = 'digits-r-mc-la'\n[choices.a]", "choices.a: must have at least 1 value"),
+        ("recipe = 'digits-r-mc-la'\n[choices.a.b]\nepoch = 3", "unknown field 'epoch'"),
         ("recipe = 'digits-r-mc-la'\nminutes = -4", "minutes -4: must be at least 0"),
         ("recipe = 'digits-r-mc-la'\nminutes = nan", "minutes nan: must be a finite number"),
         ("recipe = 'digits-r-mc-la'\n[fields]\nmodel = 'small-cn'", "nearest: small-cnn"),
@@ -262,15 +303,25 @@ def test_at_once_gives_the_same_trials(swept, tmp_path):
     ]
 
 
-def test_one_run_alone_leaves_the_ranking(tmp_path, capsys):
+def test_runs_made_one_by_one_are_gathered_into_a_ranking(swept, tmp_path, capsys):
     (tmp_path / "small.toml").write_text(SMALL)
     words = ["sweep", str(tmp_path / "small.toml"), "--out", str(tmp_path / "out"), "--quiet"]
     assert main([*words, "--trial", "target-none/seed0"]) == 0
     assert "target-none/seed0" in capsys.readouterr().out
-    assert not (tmp_path / "out" / "sweep.json").exists()
-    trial = json.loads((tmp_path / "out" / "target-none" / "seed0" / "trial.json").read_text())
-    assert trial["status"] == "done" and trial["images"] == 100
+    assert not (tmp_path / "out" / "sweep.json").exists(), "the ranking is left alone"
+    told = json.loads((tmp_path / "out" / "target-none" / "seed0" / "trial.json").read_text())
+    assert told["trials"][0]["status"] == "done" and told["trials"][0]["images"] == 100
     assert not (tmp_path / "out" / "target-least-likely").exists()
+    shutil.copytree(swept / "out" / "target-least-likely", tmp_path / "out" / "target-least-likely")
+    assert main([*words, "--minutes", "0"]) == 0, "nothing is left to do"
+    without_times = [
+        [{**trial, "seconds": 0, "early": 0} for trial in trials(folder)]
+        for folder in (swept, tmp_path)
+    ]
+    assert without_times[0] == without_times[1]
+    (tmp_path / "out" / "target-none" / "seed0" / "trial.json").write_text("{}")
+    assert main(words) == 2
+    assert "trial.json is damaged" in capsys.readouterr().err
 
 
 def test_when_the_time_is_spent_none_is_started(tmp_path, capsys):
@@ -296,25 +347,6 @@ def test_bad_options_are_one_line(words, message, tmp_path, capsys):
 def test_hopeless_means_surely_below_half():
     assert hopeless(0.1, 0.5, 250) and not hopeless(0.24, 0.5, 250)
     assert not hopeless(0.1, 0.5, 20), "twenty images are not sure"
-
-
-def test_ranking_puts_the_judged_before_the_dropped():
-    judged = Trial("a", {}, "done", 0.9, 0.3, (0.2, 0.4), 100, 12.0)
-    better = Trial("b", {}, "done", 0.8, 0.5, (0.4, 0.6), 100, 10.0)
-    dropped = Trial("c", {}, "dropped after epoch 3: ...", early={3: 0.9})
-    order = ranked([dropped, judged, better])
-    assert [trial.name for trial in order] == ["b", "a", "c"]
-    head, lines = ranking(order, "apgd")
-    assert head[1] == "apgd (%)" and lines[0][:4] == ["b", "50.0", "40.0 to 60.0", "80.0"]
-    assert lines[2][2] == "dropped after epoch 3: ..."
-
-
-def test_means_over_seeds():
-    trials = [
-        Trial(f"x/seed{seed}", {}, "done", 0.9, robust, (0.0, 1.0))
-        for seed, robust in enumerate([0.4, 0.5])
-    ]
-    assert means(trials, "apgd")[1] == [["x", "45.0", "10.0", "2"]]
 
 
 def test_an_edited_file_is_not_answered_with_old_results(swept, capsys):

@@ -16,8 +16,8 @@ from typing import Any
 import tyro
 from pydantic import ValidationError
 
+from bilateral.budgets import parse_budget
 from bilateral.complaints import complaint
-from bilateral.config import parse_budget
 from bilateral.errors import UserError
 
 _ROOTS = ("Run", "Options")

@@ -9,7 +9,7 @@ from importlib import import_module
 
 import bilateral
 from bilateral.errors import Interrupted, TrainingError, UserError, unknown
-from bilateral.signals import stoppable
+from bilateral.signals import stop_with_parent, stoppable
 
 USAGE = """usage: bilateral COMMAND [arguments]     (bilateral COMMAND --help says more)
 
@@ -23,6 +23,7 @@ def program() -> int:
     """The process `bilateral`: before and after the command a Ctrl-C ends it without a word."""
     if signal.getsignal(signal.SIGINT) is signal.default_int_handler:
         signal.signal(signal.SIGINT, signal.SIG_DFL)
+    stop_with_parent()
     return main()
 
 

@@ -6,73 +6,22 @@ a recipe is such a value, `config.json` holds it, and the command line overrides
 
 import hashlib
 import json
-import math
 from collections.abc import Mapping
 from typing import Annotated, Any, Literal, Self
 
 import tyro
-from pydantic import BaseModel, BeforeValidator, ConfigDict, Field, ValidationError, model_validator
+from pydantic import BaseModel, ConfigDict, Field, ValidationError, model_validator
 
+from bilateral.budgets import Fraction, fraction_text
 from bilateral.complaints import complaint
 from bilateral.errors import UserError, unknown
 
-
-def parse_fraction(text: object) -> object:
-    """`"8/255"` as a float; everything else as it came, for pydantic to judge."""
-    if not isinstance(text, str):
-        return text
-    numerator, slash, denominator = text.partition("/")
-    try:
-        value = float(numerator) / (float(denominator) if slash else 1.0)
-    except (ValueError, ZeroDivisionError):
-        value = math.nan
-    if not math.isfinite(value):
-        raise ValueError(f"'{text}' is not a number or a fraction such as 8/255")
-    return value
-
-
-def fraction_text(value: float) -> str:
-    """How a budget is written: in 255ths where it is a whole or tenth number of them."""
-    pixels = value * 255
-    if abs(pixels - round(pixels, 1)) < 1e-6:
-        return f"{round(pixels, 1):g}/255"
-    return f"{value:g}"
-
-
-def parse_budget(text: object) -> float:
-    """A distance between images in [0, 1]: `8/255`, `0.03`."""
-    value = float(str(parse_fraction(text)))
-    if not 0 < value <= 1:
-        hint = f"; did you mean {value:g}/255?" if value > 1 else ""
-        given = text if isinstance(text, str) else f"{value:g}"
-        raise ValueError(f"{given} is outside (0, 1]: images are floats in [0, 1]{hint}")
-    return value
-
-
-_fraction_on_command_line = tyro.constructors.PrimitiveConstructorSpec(
-    nargs=1,
-    metavar="FRACTION",
-    instance_from_str=lambda words: parse_budget(words[0]),
-    is_instance=lambda value: isinstance(value, float),
-    str_from_instance=lambda value: [fraction_text(value)],
-)
-
-Fraction = Annotated[
-    float,
-    BeforeValidator(parse_budget),
-    _fraction_on_command_line,
-]
 Positive = Annotated[int, Field(ge=1, lt=2**31)]
 LARGEST_SIDE = 4096
 Side = Annotated[int, Field(ge=1, le=LARGEST_SIDE)]
 """Pixels of a side of an image."""
 Switch = Literal["auto", "on", "off"]
 Target = Literal["none", "most-confusing", "least-likely", "random", "nearest"]
-
-
-def usual_budget(data: str) -> float:
-    """The L-inf budget that a data set is usually attacked with."""
-    return 40 / 255 if data == "digits" else 8 / 255
 
 
 class Settings(BaseModel):
@@ -256,7 +205,10 @@ class Optimiser(Settings):
 
 
 class Regulariser(Settings):
-    """A pull of the adversarial prediction to that at the reference, which is not pulled itself."""
+    """A pull of the adversarial prediction to that at the reference, which is not pulled itself.
+
+    With method = trades it takes the place of the divergence, and both sides learn: GAT and NuAT.
+    """
 
     kind: Literal["none", "squared", "nuclear"] = Field(
         "none", description="distance of the two: squared (GAT), or nuclear over a batch (NuAT)"
@@ -275,7 +227,9 @@ class Run(Settings):
     )
     weights: str | None = Field(None, description="a .safetensors file to start from")
     method: Literal["undefended", "adversarial", "trades"] = Field(
-        "adversarial", description="what a training step does"
+        "adversarial",
+        description="what a step learns from: clean images, attacked ones, or both (TRADES: clean "
+        "images, and a pull of the two predictions to each other)",
     )
     adversary: Adversary = Adversary()
     labels: Labels = Labels()
@@ -284,7 +238,12 @@ class Run(Settings):
     )
     regulariser: Regulariser = Regulariser()
     weight_perturbation: Annotated[float, Field(ge=0, lt=1)] = Field(
-        0.0, description="AWP: weights move uphill by this share of their length; 3 forwards more"
+        0.0, description="AWP: weights move uphill by this share of their length"
+    )
+    weight_perturbation_along: Literal["gradient", "momentum"] = Field(
+        "gradient",
+        description="weights move along their gradient, which costs an update more, or along the "
+        "optimiser's momentum, which costs nothing",
     )
     optimiser: Optimiser = Optimiser()
     epochs: Positive = Field(100, description="passes over the training set")
@@ -308,10 +267,12 @@ class Run(Settings):
 
     @model_validator(mode="after")
     def _consistent(self) -> "Run":
-        if self.regulariser.kind != "none" and self.method != "adversarial":
-            raise ValueError(f"the regulariser is for method = adversarial, not {self.method}")
+        if self.regulariser.kind != "none" and self.method == "undefended":
+            raise ValueError("the regulariser is for adversarial training")
         if self.weight_perturbation and self.method == "undefended":
             raise ValueError("weight_perturbation is for adversarial training")
+        if self.weight_perturbation_along == "momentum" and not self.optimiser.momentum:
+            raise ValueError("weight_perturbation_along = momentum: optimiser.momentum is 0")
         if self.adversary.prior_start and self.data.augment == "resized-crop-flip":
             raise ValueError(
                 "adversary.prior_start follows crops alone: data.augment must not resize"

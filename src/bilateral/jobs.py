@@ -3,6 +3,7 @@
 A network of CIFAR's size leaves much of a large GPU idle, so several at once finish sooner.
 """
 
+import os
 import subprocess
 import sys
 import tempfile
@@ -13,6 +14,7 @@ from typing import IO
 from bilateral.config import Machine
 from bilateral.errors import Interrupted, TrainingError, UserError
 from bilateral.runtime import StopRequest
+from bilateral.signals import PARENT
 
 Words = Sequence[str]
 
@@ -34,7 +36,8 @@ def run_together(
 ) -> None:
     """Run `bilateral` commands, so many at a time, and start no more once `may_start` says no.
 
-    Where one fails, or a signal comes, the others are asked to stop and save what they have.
+    Where one fails, or a signal comes, the others are asked to stop and save what they have; if
+    this process is killed they stop by themselves.
     """
     left, running = list(commands), dict[str, tuple[subprocess.Popen[bytes], IO[bytes]]]()
     stop = StopRequest()
@@ -70,6 +73,7 @@ def _started(words: Words) -> tuple[subprocess.Popen[bytes], IO[bytes]]:
         stdout=subprocess.DEVNULL,
         stderr=said,
         start_new_session=True,
+        env={**os.environ, PARENT: str(os.getpid())},
     )
     return child, said
 

@@ -1,14 +1,14 @@
 """What pulls the adversarial prediction to the clean one: GAT's and NuAT's distances.
 
-Sriramanan et al. 2020 (guided) and 2021 (nuclear norm). Here the clean prediction is that of the
-reference forward pass, which the label needs anyway, so it costs nothing and gets no gradient.
+Sriramanan et al. 2020 (guided) and 2021 (nuclear norm). Both learn from clean images and let both
+predictions learn: method = trades. Beside the loss on attacked images the clean prediction is that
+of the reference forward pass, which the label needs anyway: it costs nothing and gets no gradient.
 """
 
 import torch
 from torch import Tensor
 from torch.nn import functional as F
 
-from bilateral.attacks.losses import change
 from bilateral.config import Regulariser
 
 _ITERATIONS, _RIDGE = 20, 1e-6
@@ -16,9 +16,9 @@ _ITERATIONS, _RIDGE = 20, 1e-6
 
 def regularisation(logits: Tensor, reference: Tensor, settings: Regulariser) -> Tensor:
     """The weighted distance of the predictions, a mean over the batch."""
+    apart = F.softmax(logits.float(), 1) - F.softmax(reference.float(), 1)
     if settings.kind == "squared":
-        return settings.weight * change(logits, reference).mean()
-    apart = F.softmax(logits.float(), 1) - F.softmax(reference.detach().float(), 1)
+        return settings.weight * apart.pow(2).sum(1).mean()
     return settings.weight * nuclear_norm(apart) / len(logits)
 
 

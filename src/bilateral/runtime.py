@@ -2,8 +2,10 @@
 
 import os
 import signal
+import subprocess
 from collections.abc import Iterator
 from contextlib import contextmanager, suppress
+from pathlib import Path
 from types import FrameType
 from typing import cast
 
@@ -117,6 +119,18 @@ def versions(device: torch.device) -> dict[str, str]:
     """Package, torch and device, for every file that holds a measurement."""
     name = torch.cuda.get_device_name(device) if device.type == "cuda" else device.type
     return {"bilateral": bilateral.__version__, "torch": torch.__version__, "device": name}
+
+
+def commit() -> str:
+    """The commit of the code that runs, where it runs from a repository."""
+    here = Path(__file__).parent
+    found = subprocess.run(
+        ["git", "-C", str(here), "rev-parse", "--short", "HEAD"],
+        capture_output=True,
+        text=True,
+        check=False,
+    )
+    return found.stdout.strip() or f"version {bilateral.__version__}"
 
 
 class StopRequest:

@@ -5,9 +5,11 @@ class's making or a weak reference's callback. A command that was asked to stop 
 same.
 """
 
+import os
 import signal
 import sys
 import threading
+import time
 from collections.abc import Iterator
 from contextlib import contextmanager
 from types import FrameType
@@ -59,6 +61,24 @@ def stoppable() -> Iterator[None]:
         for replaced_number, handler in replaced.items():
             signal.signal(replaced_number, handler)
         sys.unraisablehook = hook
+
+
+PARENT = "BILATERAL_PARENT"
+"""The variable that names the process for which a command works."""
+LOOK_SECONDS = 1.0
+
+
+def stop_with_parent() -> None:
+    """Where a command works for another process, ask it to stop once that has gone."""
+    parent = os.environ.pop(PARENT, None)
+    if parent is not None:
+        threading.Thread(target=_watch, args=(parent,), daemon=True).start()
+
+
+def _watch(parent: str) -> None:
+    while str(os.getppid()) == parent:
+        time.sleep(LOOK_SECONDS)
+    os.kill(os.getpid(), signal.SIGTERM)
 
 
 def _stopped(number: int) -> BaseException:

@@ -7,7 +7,7 @@ images out and is judged on them. Each is a normal run folder, and the sweep goe
 import time
 from collections.abc import Callable, Mapping, Sequence
 from contextlib import suppress
-from dataclasses import asdict, dataclass, field
+from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any
 
@@ -23,46 +23,20 @@ from bilateral.jobs import run_together
 from bilateral.reading import read_json
 from bilateral.results import Evaluation, wilson_interval
 from bilateral.runs import RunFolder
-from bilateral.runtime import limit_threads
+from bilateral.runtime import commit, limit_threads, versions
 from bilateral.storage import write_json, writing_to
 from bilateral.training.guard import GUARD_IMAGES
 from bilateral.training.preparation import training_part
 from bilateral.training.progress import TrainingProgress
 from bilateral.training.trainer import train
+from bilateral.trials import NOT_STARTED, Planned, Trial, outcome, ranked, stored_trial
 
 EARLY = 3
 """A run is compared with the others after a third of its epochs."""
 
 
-NOT_STARTED = "not started"
-
-
 class Dropped(Exception):  # noqa: N818 - an outcome, not a mistake
     """An early reading says that a run is hopeless."""
-
-
-@dataclass
-class Trial:
-    """One run of a sweep and what became of it."""
-
-    name: str
-    fields: Mapping[str, Any]
-    status: str = NOT_STARTED
-    clean_accuracy: float | None = None
-    robust_accuracy: float | None = None
-    interval: tuple[float, float] | None = None
-    images: int = 0
-    seconds: float = 0.0
-    early: dict[int, float] = field(default_factory=dict)
-    """`early_readings`"""
-    also: dict[str, float] = field(default_factory=dict)
-    """robust accuracy at the further budgets, by their texts"""
-    config_digest: str = ""
-
-    @property
-    def settled(self) -> bool:
-        """Whether there is nothing left to do."""
-        return self.status == "done" or self.status.startswith("dropped")
 
 
 class Early(TrainingProgress):
@@ -131,20 +105,25 @@ class Sweep:
 
     def __init__(
         self,
-        runs: Mapping[str, tuple[Run, Mapping[str, Any]]],
+        runs: Mapping[str, Planned],
         out: Path,
         judging: Judging,
         seconds: float,
         device: torch.device,
         say: Callable[[str], None],
         machine: Machine | None = None,
-        quiet: bool = True,
+        about: Mapping[str, Any] | None = None,
     ) -> None:
         self.runs, self.out, self.judging, self.seconds = runs, out, judging, seconds
-        self.device, self.say, self.machine, self.quiet = device, say, machine, quiet
+        self.device, self.say, self.machine, self.about = device, say, machine, about or {}
         self.trials = {
-            name: Trial(name, fields, config_digest=config_digest(run))
-            for name, (run, fields) in runs.items()
+            name: Trial(
+                name,
+                planned.fields,
+                chosen=planned.chosen,
+                config_digest=config_digest(planned.run),
+            )
+            for name, planned in runs.items()
         }
         stored = {name: old for name, old in self._stored().items() if old.status != NOT_STARTED}
         for name, trial in self.trials.items():
@@ -161,14 +140,19 @@ class Sweep:
         return self.out / "sweep.json"
 
     def _stored(self) -> dict[str, Trial]:
-        if not self.file.exists():
-            return {}
+        """What is known of the trials: as the sweep stood, and what runs alone left since."""
+        files = [self.file, *map(self._outcome, self.runs)]
+        found = [trial for path in files if path.exists() for trial in self._read(path)]
+        return {trial.name: trial for trial in found}
+
+    def _read(self, path: Path) -> list[Trial]:
+        """The trials that a file holds, if they were judged as these are."""
         try:
-            found = read_json(self.file)
+            found = read_json(path)
             trials = found["trials"] if found["judging"] == self._judging else []
-            return {trial["name"]: _trial(trial) for trial in trials}
+            return [stored_trial(trial) for trial in trials]
         except (LookupError, TypeError, ValueError, AttributeError) as error:
-            raise UserError(f"{self.file} is damaged ({error}); remove it") from None
+            raise UserError(f"{path} is damaged ({error}); remove it") from None
 
     def work(self) -> list[Trial]:
         """Train and judge what is left, one after another; the trials, best first."""
@@ -177,7 +161,7 @@ class Sweep:
             for name, trial in self.trials.items():
                 if not trial.settled and time.monotonic() - started < self.seconds:
                     self.keep(self.one(name))
-            self._write()
+            self._write_all()
         return self._ended()
 
     def work_together(self, jobs: int, words: Sequence[str]) -> list[Trial]:
@@ -188,25 +172,25 @@ class Sweep:
             run_together(
                 {name: [*words, "--trial", name] for name in left},
                 jobs,
-                lambda name: self.keep(_trial(read_json(self._outcome(name)))),
+                lambda name: self.keep(*self._read(self._outcome(name))),
                 lambda: time.monotonic() - started < self.seconds,
             )
-            self._write()
+            self._write_all()
         return self._ended()
 
     def one(self, name: str) -> Trial:
         """Train and judge one run; what became of it is also written beside it."""
-        trial, (run, _) = self.trials[name], self.runs[name]
+        trial = self.trials[name]
         if not trial.settled:
-            self._try(trial, run)
-        write_json(self._outcome(name), asdict(trial))
+            self._try(trial, self.runs[name].run)
+        self._write(self._outcome(name), [trial])
         return trial
 
     def keep(self, trial: Trial) -> None:
         """Tell of a trial and write where the sweep stands."""
         self.trials[trial.name] = trial
         self.say(f"{trial.name}: {outcome(trial)}")
-        self._write()
+        self._write_all()
 
     def _outcome(self, name: str) -> Path:
         return self.out / name / "trial.json"
@@ -223,12 +207,12 @@ class Sweep:
         limit_threads(self.device, split.image_values)
         others = [
             RunFolder(self.out / name)
-            for name, (other, _) in self.runs.items()
-            if name != trial.name and alike(other, run)
+            for name, other in self.runs.items()
+            if name != trial.name and alike(other.run, run)
         ]
         try:
             images = min(GUARD_IMAGES, run.data.held_out)
-            progress = Early(others, images, self.quiet)
+            progress = Early(others, images, quiet=True)
             train(run, folder, split, self.device, progress, self.machine)
         except (Dropped, TrainingError) as error:
             trial.status = str(error)
@@ -267,31 +251,10 @@ class Sweep:
         """As it is written."""
         return {**asdict(self.judging), "also": list(self.judging.also)}
 
-    def _write(self) -> None:
-        trials = [asdict(trial) for trial in ranked(list(self.trials.values()))]
-        write_json(self.file, {"schema": 1, "judging": self._judging, "trials": trials})
+    def _write_all(self) -> None:
+        self._write(self.file, ranked(list(self.trials.values())))
 
-
-def _trial(stored: dict[str, Any]) -> Trial:
-    """A trial as it was written."""
-    early = {int(epoch): float(share) for epoch, share in stored["early"].items()}
-    return Trial(**{**stored, "early": early})
-
-
-def ranked(trials: Sequence[Trial]) -> list[Trial]:
-    """Best first; what was dropped or failed after it, by its last reading."""
-
-    def key(trial: Trial) -> tuple[bool, float]:
-        last = trial.early[max(trial.early)] if trial.early else -1.0
-        robust = trial.robust_accuracy
-        return (robust is not None, last if robust is None else robust)
-
-    return sorted(trials, key=key, reverse=True)
-
-
-def outcome(trial: Trial) -> str:
-    """What became of a trial, in a line."""
-    if trial.robust_accuracy is None or trial.clean_accuracy is None:
-        return trial.status
-    clean, robust = 100 * trial.clean_accuracy, 100 * trial.robust_accuracy
-    return f"{robust:.1f} % under attack, {clean:.1f} % clean, {trial.seconds:.0f} s"
+    def _write(self, path: Path, trials: Sequence[Trial]) -> None:
+        origin = {**versions(self.device), "commit": commit(), **self.about}
+        rows = [asdict(trial) for trial in trials]
+        write_json(path, {"schema": 1, "judging": self._judging, "origin": origin, "trials": rows})

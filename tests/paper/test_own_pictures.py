@@ -235,7 +235,7 @@ def test_it_is_a_recipe_like_others(photographs):
 def test_a_sweep_starts_from_what_is_chosen(photographs):
     data = {"data.name": f"folder:{photographs}", "adversary.epsilon": "4/255"}
     plan = Plan(recipe="folder", fields=data, grid={"labels.rule": ["one-hot", "adversarial"]})
-    runs = [run for run, _ in dict(runs_of(plan)).values()]
+    runs = [planned.run for planned in dict(runs_of(plan)).values()]
     assert [run.labels.rule for run in runs] == ["one-hot", "adversarial"]
     for run in runs:
         assert (run.image_size, run.optimiser.batch_size) == (32, 8)

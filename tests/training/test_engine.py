@@ -35,9 +35,9 @@ def split():
     return Split(pixels.astype(np.uint8), labels.astype(np.int64), tuple("0123456789"))
 
 
-def losses(split, run, machine, tmp_path, steps=20):
+def losses(split, run, machine, tmp_path, steps=20, device=CPU):
     """The loss of each step, and the trainer after them."""
-    trainer = Trainer(run, RunFolder(tmp_path / "run"), split, CPU, QUIET, machine)
+    trainer = Trainer(run, RunFolder(tmp_path / "run"), split, device, QUIET, machine)
     found = []
     while len(found) < steps:
         epoch = trainer.step // trainer.batches.steps
@@ -88,21 +88,46 @@ def test_twins_of_tied_weights_stay_tied():
 compiling = pytest.mark.filterwarnings("ignore::DeprecationWarning:torch", "ignore::UserWarning")
 
 
-@compiling
-@pytest.mark.parametrize(
-    "fields", [{"batch_norm": "eval"}, {"batch_norm": "train"}, {"prior_start": True}]
-)
-def test_the_compiled_step_tracks_the_plain_one(split, tmp_path, fields):
+MOMENTUM = {"weight_perturbation": 0.01, "weight_perturbation_along": "momentum"}
+NUAT = {"method": "trades", "regulariser.kind": "nuclear", "regulariser.weight": 1.0}
+VARIANTS = [
+    {},
+    {"adversary.batch_norm": "train"},
+    {"adversary.prior_start": True},
+    MOMENTUM,
+    NUAT,
+]
+
+
+def same_losses(split, run, fast_machine, tmp_path, device=CPU):
     """Tight enough that stale weights in the attack or another batch-norm mode would be seen."""
-    run = TINY.with_fields(adversary=TINY.adversary.with_fields(**fields))
-    plain, one = losses(split, run, PLAIN, tmp_path)
-    fast, other = losses(split, run, PLAIN.with_fields(compile="on"), tmp_path)
+    plain, one = losses(split, run, PLAIN, tmp_path, device=device)
+    fast, other = losses(split, run, fast_machine, tmp_path, device=device)
     np.testing.assert_allclose(fast, plain, rtol=2e-3)
     assert min(plain) < plain[0] - 0.05
     for own, theirs in zip(
         one.final_model.parameters(), other.final_model.parameters(), strict=True
     ):
         torch.testing.assert_close(own, theirs, atol=5e-3, rtol=0)
+    return other.engine
+
+
+@compiling
+@pytest.mark.parametrize("fields", VARIANTS)
+def test_the_compiled_step_tracks_the_plain_one(split, tmp_path, fields):
+    same_losses(split, TINY.with_paths(fields), PLAIN.with_fields(compile="on"), tmp_path)
+
+
+@pytest.mark.gpu
+@compiling
+@pytest.mark.skipif(not torch.cuda.is_available(), reason="CUDA graphs need a GPU")
+@pytest.mark.parametrize("fields", [*VARIANTS, {"weight_perturbation": 0.01}])
+def test_a_captured_step_tracks_the_plain_one(split, tmp_path, fields, monkeypatch):
+    """Every feature on, in float32: a graph of stale weights or momenta would leave the losses."""
+    monkeypatch.setattr(torch.backends.cudnn, "allow_tf32", False)
+    run = TINY.with_paths({**fields, "precision": "float32"})
+    engine = same_losses(split, run, Machine(), tmp_path, torch.device("cuda"))
+    assert engine._graph is not None and engine.speed == Speed(True, True, True, True)
 
 
 def test_the_tolerance_would_catch_a_wrong_step(split, tmp_path, monkeypatch):
@@ -136,14 +161,17 @@ def test_nothing_may_recompile_after_the_first_steps(split, tmp_path):
         trainer.take(smaller, 0)
 
 
-def test_a_batch_in_parts_gives_the_same_gradients(tmp_path, split):
+@pytest.mark.parametrize(
+    "fields", [{}, {"weight_perturbation": 0.01, "weight_perturbation_along": "momentum"}]
+)
+def test_a_batch_in_parts_gives_the_same_gradients(fields, tmp_path, split):
     """On a model without batch norm, whose statistics would be those of the parts."""
     (tmp_path / "own.py").write_text(
         "from torch import nn\n"
         "def build(): return nn.Sequential(nn.Flatten(), nn.Linear(64, 32), nn.ReLU(), "
         "nn.Linear(32, 10))\n"
     )
-    run = TINY.with_fields(model=f"{tmp_path}/own.py:build")
+    run = TINY.with_fields(model=f"{tmp_path}/own.py:build", **fields)
     whole, one = losses(split, run, PLAIN, tmp_path)
     parts, other = losses(split, run, PLAIN.with_fields(accumulate=4), tmp_path)
     np.testing.assert_allclose(parts, whole, rtol=1e-4)

@@ -48,6 +48,28 @@ def test_trades_is_clean_loss_plus_weighted_divergence(linear, batch):
     torch.testing.assert_close(loss_of(linear, batch, run).loss, expected)
 
 
+@pytest.mark.parametrize("kind", ["squared", "nuclear"])
+def test_on_clean_images_it_is_gat_and_nuat(linear, batch, kind):
+    """The loss on clean images, and a distance through which both predictions learn."""
+    regulariser = Regulariser(kind=kind, weight=3.0)
+    run = Run(method="trades", adversary=Adversary(), labels=ONE_HOT, regulariser=regulariser)
+    images, _, reference = perturb(linear, *batch, run.adversary, run.labels, KEYS)
+    assert reference is None
+    clean, attacked = linear(batch[0]), linear(images)
+    apart = attacked.softmax(1) - clean.softmax(1)
+    distance = apart.pow(2).sum(1).mean()
+    if kind == "nuclear":
+        distance = torch.linalg.matrix_norm(apart, "nuc") / len(apart)
+    expected = F.cross_entropy(clean, batch[1]) + 3 * distance
+    found = loss_of(linear, batch, run).loss
+    torch.testing.assert_close(found, expected, rtol=1e-3, atol=1e-4)
+    weights = list(linear.parameters())
+    slopes = (torch.autograd.grad(loss, weights) for loss in (found, expected))
+    for own, oracle in zip(*slopes, strict=True):
+        assert F.cosine_similarity(own.flatten(), oracle.flatten(), 0) > 0.999
+    assert forwards_per_image(run) == 8
+
+
 def test_weight_gradients_come_from_the_update_alone(convolutional, batch):
     """The attack must leave no gradient behind: the loss's own gradient is all there is."""
     convolutional.body[3].p = 0.0
@@ -104,4 +126,6 @@ def test_what_a_step_costs():
     assert forwards_per_image(Run()) == 6, "clean 1, attack 2, update 3"
     assert forwards_per_image(Run(labels=Labels(rule="one-hot"))) == 5
     assert forwards_per_image(Run(labels=Labels(rule="one-hot"), weight_perturbation=0.005)) == 8
+    free = {"weight_perturbation": 0.005, "weight_perturbation_along": "momentum"}
+    assert forwards_per_image(Run(labels=Labels(rule="one-hot"), **free)) == 5
     assert forwards_per_image(Run(method="undefended")) == 3

@@ -12,7 +12,7 @@ from bilateral.paper.recipes import recipe_named
 from bilateral.runs import RunFolder
 from bilateral.training.progress import TrainingProgress
 from bilateral.training.trainer import Trainer, train
-from bilateral.training.uphill import uphill
+from bilateral.training.uphill import gradients, momenta, uphill
 
 CPU = torch.device("cpu")
 QUIET = TrainingProgress(quiet=True)
@@ -35,7 +35,7 @@ def test_weights_move_by_a_share_of_their_length_along_the_gradient(network):
     F.cross_entropy(network(images), labels).backward()
     before = {name: value.detach().clone() for name, value in network.named_parameters()}
     slopes = {name: value.grad.clone() for name, value in network.named_parameters()}
-    with uphill(network, 0.02):
+    with uphill(gradients(network), 0.02):
         for name, value in network.named_parameters():
             shift = value.detach() - before[name]
             if value.dim() > 1:
@@ -56,8 +56,26 @@ def test_a_frozen_weight_stays(network):
     network[0].weight.requires_grad_(False)
     before = network[0].weight.clone()
     F.cross_entropy(network(torch.rand(10, 6)), torch.arange(10) % 3).backward()
-    with uphill(network, 0.02):
+    with uphill(gradients(network), 0.02):
         assert torch.equal(network[0].weight, before)
+
+
+def test_the_momentum_is_the_optimisers_and_there_is_none_at_first(network):
+    optimiser = torch.optim.SGD(network.parameters(), lr=0.1, momentum=0.9)
+    assert momenta(network, optimiser) == {}
+    sums = {parameter: torch.zeros_like(parameter) for parameter in network.parameters()}
+    for seed in range(3):
+        images = torch.rand(10, 6, generator=torch.Generator().manual_seed(seed))
+        optimiser.zero_grad()
+        F.cross_entropy(network(images), torch.arange(10) % 3).backward()
+        for parameter in sums:
+            sums[parameter] = 0.9 * sums[parameter] + parameter.grad
+        optimiser.step()
+    found = momenta(network, optimiser)
+    assert set(found) == set(network.parameters())
+    for parameter, momentum in found.items():
+        torch.testing.assert_close(momentum, sums[parameter])
+        assert parameter.grad is not None, "gradients are left alone"
 
 
 def test_a_step_descends_by_the_gradient_found_uphill(tmp_path):
@@ -85,16 +103,45 @@ def test_a_step_descends_by_the_gradient_found_uphill(tmp_path):
         torch.testing.assert_close(now.detach(), expected, rtol=1e-4, atol=1e-6)
 
 
-def test_it_trains_and_goes_on_exactly(tmp_path):
+def test_along_the_momentum_one_gradient_is_taken_where_the_last_steps_rose(tmp_path):
+    """The first step moves nothing; the second along what the first left behind."""
+    run = TINY.with_fields(weight_perturbation_along="momentum")
+    trainer = Trainer(run, RunFolder(tmp_path), load("digits", "train"), CPU, QUIET)
+    seen = []
+    step_gradients = trainer.engine._add_gradients
+
+    def kept(*arguments):
+        seen.append([value.detach().clone() for value in trainer.model.parameters()])
+        return step_gradients(*arguments)
+
+    trainer.engine._add_gradients = kept
+    batches = iter(trainer.batches.epoch(0, 0))
+    starts = []
+    for _ in range(2):
+        starts.append([value.detach().clone() for value in trainer.model.parameters()])
+        ways = momenta(trainer.model, trainer.optimiser)
+        slopes = [ways[value].clone() for value in trainer.model.parameters() if value in ways]
+        trainer.take(next(batches), 0)
+    assert len(seen) == 2, "one update a step"
+    for weight, there in zip(starts[0], seen[0], strict=True):
+        assert torch.equal(weight, there)
+    for weight, slope, there in zip(starts[1], slopes, seen[1], strict=True):
+        shift = 0.01 * weight.norm() / slope.norm() * slope if weight.dim() > 1 else 0
+        torch.testing.assert_close(there, weight + shift)
+
+
+@pytest.mark.parametrize("along", ["gradient", "momentum"])
+def test_it_trains_and_goes_on_exactly(along, tmp_path):
     digits = load("digits", "train")
+    run = TINY.with_fields(weight_perturbation_along=along)
     folder = RunFolder(tmp_path / "whole")
-    train(TINY, folder, digits, CPU, QUIET)
+    train(run, folder, digits, CPU, QUIET)
     half = RunFolder(tmp_path / "half")
-    trainer = Trainer(TINY, half, digits, CPU, QUIET)
-    half.prepare(TINY, {})
+    trainer = Trainer(run, half, digits, CPU, QUIET)
+    half.prepare(run, {})
     trainer.take(next(iter(trainer.batches.epoch(0, 0))), 0)
     trainer._save()
-    train(TINY, half, digits, CPU, QUIET)
+    train(run, half, digits, CPU, QUIET)
     assert half.weights.read_bytes() == folder.weights.read_bytes()
 
 

@@ -26,7 +26,8 @@ from bilateral.attacks.settings import (
 )
 from bilateral.attacks.spsa import spsa
 from bilateral.attacks.square import square
-from bilateral.config import GradientAttack, fraction_text
+from bilateral.budgets import fraction_text
+from bilateral.config import GradientAttack
 from bilateral.errors import UserError
 from bilateral.models.external import load_function
 

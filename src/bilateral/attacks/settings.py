@@ -7,7 +7,8 @@ from typing import Annotated, Literal
 
 from pydantic import Field
 
-from bilateral.config import Fraction, GradientAttack, Positive, Settings
+from bilateral.budgets import Fraction
+from bilateral.config import GradientAttack, Positive, Settings
 
 
 class APGD(Settings):

@@ -8,8 +8,9 @@ import tyro
 
 from bilateral.arguments import budget, call
 from bilateral.attacks.table import attack_names
+from bilateral.budgets import fraction_text
 from bilateral.commands.printing import print_json
-from bilateral.config import config_digest, fraction_text
+from bilateral.config import config_digest
 from bilateral.errors import UserError
 from bilateral.evaluation.comparison import attacks_of, budgets_of, compare
 from bilateral.runs import RunFolder, no_run

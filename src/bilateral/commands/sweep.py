@@ -1,30 +1,23 @@
 """`bilateral sweep FILE`: a list or grid of configurations under a time budget, ranked."""
 
+import shlex
 import tomllib
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from itertools import product
 from pathlib import Path
-from statistics import mean
-from typing import TYPE_CHECKING, Annotated, Any
+from typing import Annotated, Any, NamedTuple
 
 import tyro
 from pydantic import BaseModel, BeforeValidator, ConfigDict, Field, ValidationError
 
 from bilateral.arguments import budget, parse
 from bilateral.attacks.table import attack_names
+from bilateral.budgets import fraction_text, usual_budget
 from bilateral.commands.printing import print_json
 from bilateral.commands.targets import said_of
 from bilateral.commands.train import absolute, with_consequences
-from bilateral.config import (
-    Machine,
-    Positive,
-    Run,
-    first_complaint,
-    flat,
-    fraction_text,
-    usual_budget,
-)
+from bilateral.config import Machine, Positive, Run, first_complaint, flat
 from bilateral.data.datasets import DATASETS, entry_named
 from bilateral.errors import UserError, unknown
 from bilateral.models import model_entry
@@ -32,10 +25,8 @@ from bilateral.paper import own_pictures
 from bilateral.paper.recipes import recipe_named
 from bilateral.reading import parse_json, read_plain
 from bilateral.runs import safe_name
-from bilateral.tables import Format, Table, percent, render
-
-if TYPE_CHECKING:
-    from bilateral.sweeps import Trial
+from bilateral.tables import Format, render
+from bilateral.trials import Planned, means, ranking
 
 Values = Mapping[str, Any]
 MOST_BYTES = 2**20
@@ -47,7 +38,8 @@ class Options:
     """Train a list or grid of configurations and rank them on images held out of training.
 
     The file is TOML (or JSON): `recipe`, `fields` for all runs, `grid` with a list of values for a
-    field, `runs` with the fields of single runs. What has been done is not done again.
+    field, `choices` with named alternatives of several fields, `runs` with the fields of single
+    runs. What has been done is not done again.
     """
 
     file: Annotated[str, tyro.conf.Positional, tyro.conf.arg(metavar="FILE")]
@@ -98,6 +90,7 @@ class Plan(BaseModel):
     recipe: str
     fields: Fields = {}
     grid: Grid = {}
+    choices: dict[str, Annotated[dict[str, Fields], Field(min_length=1)]] = {}
     runs: Annotated[list[Fields], Field(min_length=1)] = [{}]
     seeds: Annotated[list[Annotated[int, Field(ge=0, lt=2**31)]], Field(min_length=1)] = [0]
     attacks: str = "apgd"
@@ -134,7 +127,7 @@ def command(words: Sequence[str]) -> None:
 
     place = choose_device(options.device)
     console = Console(stderr=True, quiet=options.quiet, highlight=False, soft_wrap=True)
-    counts = sorted({f"{run.data.held_out:,}" for run, _ in runs.values()})
+    counts = sorted({f"{planned.run.data.held_out:,}" for planned in runs.values()})
     at = " and ".join(map(fraction_text, epsilons))
     judged = f"{plan.attacks} at {at} on {' or '.join(counts)} images"
     console.print(f"runs: {len(runs)}, judged by {judged} held out of training")
@@ -147,13 +140,20 @@ def command(words: Sequence[str]) -> None:
         place,
         console.print,
         options.machine,
+        {
+            "command": shlex.join(["bilateral", "sweep", *words]),
+            "jobs": options.jobs,
+            "recipe": plan.recipe,
+            "fields": plan.fields,
+            "axes": {values[0].axis: [value.text for value in values] for values in _axes(plan)},
+        },
     )
     if options.trial is not None:
         trials = [sweep.one(options.trial)]
     elif options.jobs > 1:
-        words = ["sweep", options.file, "--out", str(sweep.out), *machine_words(options.machine)]
-        words += [] if options.device is None else ["--device", options.device]
-        trials = sweep.work_together(options.jobs, [*words, "--quiet"])
+        one = ["sweep", options.file, "--out", str(sweep.out), *machine_words(options.machine)]
+        one += [] if options.device is None else ["--device", options.device]
+        trials = sweep.work_together(options.jobs, [*one, "--quiet"])
     else:
         trials = sweep.work()
     if options.json:
@@ -190,34 +190,63 @@ def read_plan(path: Path) -> Plan:
         raise UserError(f"{path} cannot be read: {error}") from None
 
 
-def runs_of(plan: Plan) -> Iterator[tuple[str, tuple[Run, Values]]]:
-    """Every run of a sweep by its name, with the fields that are its own."""
+class _Value(NamedTuple):
+    """One of the values of an axis of the grid."""
+
+    axis: str
+    text: str
+    name: str
+    fields: Values
+
+
+def _axes(plan: Plan) -> list[list[_Value]]:
+    """What is multiplied: the grid's fields, then the choices."""
+    grid = [
+        [_Value(path, str(value), f"{_last(path)}-{value}", {path: value}) for value in values]
+        for path, values in plan.grid.items()
+    ]
+    choices = [
+        [_Value(axis, name, name, fields) for name, fields in values.items()]
+        for axis, values in plan.choices.items()
+    ]
+    return grid + choices
+
+
+def _last(path: str) -> str:
+    return path.rpartition(".")[2]
+
+
+def runs_of(plan: Plan) -> Iterator[tuple[str, Planned]]:
+    """Every run of a sweep by its name."""
     base = changed(recipe_named(plan.recipe), plan.fields)
     if plan.recipe == own_pictures.NAME:
         base = changed(own_pictures.for_folder(base)[0], plan.fields)
     held_out = plan.held_out or base.data.held_out or _usual_part(base)
     base = base.with_paths({"data.held_out": held_out})
     seen: set[str] = set()
-    combinations = list(product(*plan.grid.values()))
-    for values in combinations:
+    for values in product(*_axes(plan)):
+        chosen = {value.axis: value.text for value in values}
         for single in plan.runs:
-            own = {**dict(zip(plan.grid, values, strict=True)), **single}
+            paths = [
+                path for fields in (*(part.fields for part in values), single) for path in fields
+            ]
+            if twice := sorted({path for path in paths if paths.count(path) > 1}):
+                # The last would win, and the name would still tell of the first.
+                raise UserError(f"{twice[0]}: only one of grid, choices and runs may set it")
+            own = {path: value for part in values for path, value in part.fields.items()} | single
             if "seed" in own:
                 raise UserError("seeds are the file's `seeds`, not a field of runs")
             given = own.pop("name", None)
-            words = [str(given)] if given else []
-            # A name of its own tells a run of the list from the others, not from itself elsewhere
-            # in the grid.
-            shown = own if not given else plan.grid if len(combinations) > 1 else {}
-            words += [f"{path.rpartition('.')[2]}-{own[path]}" for path in shown if path in own]
-            name = safe_name("-".join(map(safe_name, words))) or "base"
+            parts = [f"{_last(path)}-{value}" for path, value in single.items()]
+            parts = [part.name for part in values] + (parts if given is None else [str(given)])
+            name = "-".join(map(safe_name, parts)) or "base"
             if name in seen:
                 raise UserError(f"two runs are named '{name}': give each a `name` of its own")
             seen.add(name)
             for seed in plan.seeds:
                 run = changed(base, own).with_fields(seed=seed)
                 _check(run, name)
-                yield f"{name}/seed{seed}", (absolute(run), own)
+                yield f"{name}/seed{seed}", Planned(absolute(run), own, chosen)
 
 
 def _check(run: Run, name: str) -> None:
@@ -249,35 +278,3 @@ def changed(run: Run, fields: Values) -> Run:
     except ValidationError as error:
         raise UserError(first_complaint(error)) from None
     return with_consequences(found, run, [f"--{path.replace('_', '-')}" for path in fields])
-
-
-def ranking(trials: Sequence["Trial"], attacks: str) -> Table:
-    """The trials, best first."""
-    also = list(dict.fromkeys(text for trial in trials for text in trial.also))
-    head = ["run", f"{attacks} (%)", "95 % interval", *(f"at {text} (%)" for text in also)]
-    head += ["clean (%)", "images", "training (s)"]
-    lines = []
-    for trial in trials:
-        cells = [trial.name]
-        if trial.robust_accuracy is None or trial.clean_accuracy is None or not trial.interval:
-            cells += ["", trial.status, *("" for _ in also), "", "", f"{trial.seconds:,.0f}"]
-        else:
-            low, high = (100 * value for value in trial.interval)
-            cells += [percent(trial.robust_accuracy), f"{low:.1f} to {high:.1f}"]
-            cells += [percent(trial.also[text]) if text in trial.also else "" for text in also]
-            cells += [percent(trial.clean_accuracy), f"{trial.images:,}", f"{trial.seconds:,.0f}"]
-        lines.append(cells)
-    return [*head], lines
-
-
-def means(trials: Sequence["Trial"], attacks: str) -> Table:
-    """Each configuration over its seeds, best first."""
-    groups: dict[str, list[float]] = {}
-    for trial in trials:
-        if trial.robust_accuracy is not None:
-            groups.setdefault(trial.name.rpartition("/")[0], []).append(trial.robust_accuracy)
-    lines = [
-        [name, percent(mean(values)), percent(max(values) - min(values)), str(len(values))]
-        for name, values in sorted(groups.items(), key=lambda item: -mean(item[1]))
-    ]
-    return ["run", f"{attacks} (%), mean", "spread (%)", "seeds"], lines

@@ -6,7 +6,7 @@ from contextlib import contextmanager
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from bilateral.config import fraction_text
+from bilateral.budgets import fraction_text
 from bilateral.errors import UserError
 from bilateral.runs import RunFolder
 

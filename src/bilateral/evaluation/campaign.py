@@ -16,7 +16,7 @@ from torch import Tensor
 
 from bilateral.attacks.settings import AttackSettings
 from bilateral.attacks.table import Members, attack_members
-from bilateral.config import fraction_text
+from bilateral.budgets import fraction_text
 from bilateral.data.device_images import DeviceImages
 from bilateral.data.subsets import chosen_images, data_digest
 from bilateral.errors import Interrupted, UserError

@@ -9,7 +9,7 @@ from collections.abc import Callable, Sequence
 import torch
 from torch import Tensor, nn
 
-from bilateral.config import fraction_text
+from bilateral.budgets import fraction_text
 from bilateral.errors import UserError
 from bilateral.evaluation.checks import CHECKS
 from bilateral.evaluation.checks_attacks import (

@@ -10,7 +10,7 @@ import torch
 from torch import Tensor, nn
 
 from bilateral.attacks.untouched import untouched
-from bilateral.config import parse_budget
+from bilateral.budgets import parse_budget
 from bilateral.errors import UserError
 from bilateral.results import wilson_interval
 from bilateral.runtime import exact_float32

@@ -19,7 +19,7 @@ from bilateral.attacks.perform import perform
 from bilateral.attacks.settings import AttackSettings, CarliniWagner, DeepFool
 from bilateral.attacks.table import attack_members, attack_names
 from bilateral.attacks.untouched import untouched
-from bilateral.config import fraction_text
+from bilateral.budgets import fraction_text
 from bilateral.errors import UserError
 from bilateral.evaluation.guards import guard
 from bilateral.evaluation.search import Search, prepare_search

@@ -6,7 +6,8 @@ from pathlib import Path
 import torch
 from torch import nn
 
-from bilateral.config import Labels, Run, config_digest, usual_budget
+from bilateral.budgets import usual_budget
+from bilateral.config import Labels, Run, config_digest
 from bilateral.data.datasets import Split, load
 from bilateral.errors import UserError
 from bilateral.models import build_model

@@ -24,7 +24,8 @@ from bilateral.attacks.perform import perform
 from bilateral.attacks.settings import CarliniWagner, DeepFool
 from bilateral.attacks.table import Members, attack_members
 from bilateral.attacks.untouched import untouched
-from bilateral.config import GradientAttack, fraction_text
+from bilateral.budgets import fraction_text
+from bilateral.config import GradientAttack
 from bilateral.data.device_images import DeviceImages
 from bilateral.data.subsets import chosen_images, data_digest
 from bilateral.errors import Interrupted, UserError

@@ -14,7 +14,8 @@ from torch import Tensor
 from bilateral.attacks.ball import TOLERANCE
 from bilateral.attacks.settings import CarliniWagner, DeepFool
 from bilateral.attacks.table import attack_members
-from bilateral.config import Fraction, first_complaint, fraction_text
+from bilateral.budgets import Fraction, fraction_text
+from bilateral.config import first_complaint
 from bilateral.data.device_images import DeviceImages
 from bilateral.errors import UserError
 from bilateral.evaluation.keeping import AdversarialImages

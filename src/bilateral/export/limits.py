@@ -1,6 +1,6 @@
 """The limits of what was measured, in plain words; no torch."""
 
-from bilateral.config import fraction_text
+from bilateral.budgets import fraction_text
 from bilateral.export.evidence import Evidence
 from bilateral.export.markdown import escaped
 from bilateral.results import Evaluation

@@ -6,7 +6,8 @@ from dataclasses import dataclass
 from typing import Any
 
 import bilateral
-from bilateral.config import Run, differences, fraction_text
+from bilateral.budgets import fraction_text
+from bilateral.config import Run, differences
 from bilateral.data.datasets import DATASETS
 from bilateral.export.evidence import Evidence
 from bilateral.export.files import ExportedFile

@@ -7,7 +7,8 @@ with the paper's label, averaged weights, and a guard that acts, as nobody watch
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from bilateral.config import Adversary, Data, Optimiser, Run, fraction_text
+from bilateral.budgets import fraction_text
+from bilateral.config import Adversary, Data, Optimiser, Run
 from bilateral.errors import UserError
 
 if TYPE_CHECKING:

@@ -3,7 +3,6 @@
 Every stage goes on where it was interrupted, and a row is written as soon as it is measured.
 """
 
-import subprocess
 from collections.abc import Callable, Mapping, Sequence
 from contextlib import AbstractContextManager
 from pathlib import Path
@@ -13,7 +12,8 @@ from typing import Any
 import torch
 
 import bilateral
-from bilateral.config import Machine, Run, config_digest, fraction_text
+from bilateral.budgets import fraction_text
+from bilateral.config import Machine, Run, config_digest
 from bilateral.data.datasets import load_training
 from bilateral.data.device_images import DeviceImages
 from bilateral.data.subsets import balanced_subset, chosen_images
@@ -40,7 +40,7 @@ from bilateral.paper.plan import (
 from bilateral.paper.recipes import recipe_named
 from bilateral.paper.tables import Attack, Column, Gradient, PaperTable, Row, Transfer
 from bilateral.runs import RunFolder
-from bilateral.runtime import limit_threads, versions
+from bilateral.runtime import commit, limit_threads, versions
 from bilateral.storage import write_json, writing_to
 from bilateral.training.progress import TrainingProgress
 from bilateral.training.trainer import train
@@ -279,18 +279,6 @@ def printed(table: PaperTable, row: Row) -> dict[str, Any]:
         if column.title in row.printed
     }
     return {"network": paper.model, "epochs": paper.epochs, **figures} if figures else {}
-
-
-def commit() -> str:
-    """The commit of the code that runs, where it runs from a repository."""
-    here = Path(__file__).parent
-    found = subprocess.run(
-        ["git", "-C", str(here), "rev-parse", "--short", "HEAD"],
-        capture_output=True,
-        text=True,
-        check=False,
-    )
-    return found.stdout.strip() or f"version {bilateral.__version__}"
 
 
 def _identity(row: dict[str, Any]) -> tuple[Any, ...]:

@@ -4,7 +4,7 @@ from collections.abc import Iterable
 from dataclasses import dataclass, field
 from typing import Any
 
-from bilateral.config import fraction_text
+from bilateral.budgets import fraction_text
 from bilateral.evaluation.diagnosis import FEW
 from bilateral.report.gather import RunFiles
 from bilateral.report.reading import count, interval, mapping, number, rows, share, text

@@ -6,7 +6,7 @@ from typing import Any
 
 from matplotlib.ticker import MaxNLocator
 
-from bilateral.config import fraction_text
+from bilateral.budgets import fraction_text
 from bilateral.report.charts import Drawing, Line, draw_line, draw_svg, listed
 from bilateral.report.gather import RunFiles
 from bilateral.report.measures import Headline, attack_measures

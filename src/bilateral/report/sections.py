@@ -6,7 +6,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any
 
-from bilateral.config import fraction_text
+from bilateral.budgets import fraction_text
 from bilateral.report.gather import RunFiles
 from bilateral.report.measures import Measure, attack_measures, class_names
 from bilateral.report.reading import count, mapping, number, rows, share, square, text

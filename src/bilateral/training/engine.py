@@ -21,9 +21,16 @@ from bilateral.randomness import image_keys, purpose_key
 from bilateral.runtime import autocast, compiled
 from bilateral.training.averaging import AveragedWeights
 from bilateral.training.priors import Priors
-from bilateral.training.step import Perturbed, StepLoss, perturbed_batch, reads_clean, step_loss
+from bilateral.training.step import (
+    Perturbed,
+    StepLoss,
+    climbs,
+    perturbed_batch,
+    reads_clean,
+    step_loss,
+)
 from bilateral.training.twin import twin_of
-from bilateral.training.uphill import uphill
+from bilateral.training.uphill import gradients, momenta, uphill
 
 WARM_STEPS = 2
 """Steps before the capture: the compiler, cuDNN's search and the momentum are done by then."""
@@ -83,7 +90,7 @@ class Engine:
         self.device, self.bfloat16, self.speed = device, bfloat16, speed
         self.image_size = image_size
         self.accumulate, self.processes = accumulate, processes or Processes()
-        if run.weight_perturbation and accumulate > 1:
+        if climbs(run) and accumulate > 1:
             raise UserError("weight_perturbation moves weights for a whole batch: no accumulation")
         if run.regulariser.kind == "nuclear" and accumulate * self.processes.world > 1:
             raise UserError("the nuclear norm is of a whole batch: one process, no accumulation")
@@ -193,11 +200,15 @@ class Engine:
         alone = self.processes.world == 1 or last
         with nullcontext() if alone else self._update.no_sync():
             perturbed = self._attack(images, labels, numbers)
-            result = self._add_gradients(perturbed, images, labels)
-            if self.run.weight_perturbation:
-                with uphill(self.model, self.run.weight_perturbation):
-                    result = self._add_gradients(perturbed, images, labels)
-        return result
+            if not self.run.weight_perturbation:
+                return self._add_gradients(perturbed, images, labels)
+            if climbs(self.run):
+                self._add_gradients(perturbed, images, labels)
+                ways = gradients(self.model)
+            else:
+                ways = momenta(self.model, self.optimiser)
+            with uphill(ways, self.run.weight_perturbation):
+                return self._add_gradients(perturbed, images, labels)
 
     def _attack(self, images: Tensor, labels: Tensor, numbers: Tensor) -> Perturbed | None:
         """The adversary's work on a part of the batch, from priors where the run keeps some."""

@@ -16,7 +16,8 @@ from bilateral.attacks import ball
 from bilateral.attacks.perform import perform
 from bilateral.attacks.table import attack_named
 from bilateral.attacks.untouched import untouched
-from bilateral.config import Adversary, Run, fraction_text
+from bilateral.budgets import fraction_text
+from bilateral.config import Adversary, Run
 from bilateral.method import perturb
 from bilateral.randomness import derive
 from bilateral.results import wilson_interval

@@ -45,8 +45,8 @@ def perturbed_batch(
 
 
 def regularised(run: Run) -> bool:
-    """Whether the loss needs the reference."""
-    return run.regulariser.kind != "none"
+    """Whether the loss needs the reference: TRADES's sees the clean images itself."""
+    return run.regulariser.kind != "none" and run.method == "adversarial"
 
 
 def reads_clean(run: Run) -> bool:
@@ -66,11 +66,7 @@ def step_loss(
     if run.method == "trades":
         # Two forwards, as TRADES does: batch norm sees clean and adversarial images apart.
         clean_logits, logits = model(images).float(), model(adversarial).float()
-        # TRADES lets both sides of its divergence learn, so nothing is detached here.
-        apart = F.kl_div(
-            F.log_softmax(logits, 1), F.softmax(clean_logits, 1), reduction="batchmean"
-        )
-        loss = soft_cross_entropy(clean_logits, soft) + run.trades_weight * apart
+        loss = soft_cross_entropy(clean_logits, soft) + _apart(logits, clean_logits, run)
         return StepLoss(loss, _correct(clean_logits, labels), _correct(logits, labels))
     logits = model(adversarial).float()
     loss = soft_cross_entropy(logits, soft)
@@ -83,6 +79,19 @@ def step_loss(
     return StepLoss(loss, clean_correct, _correct(logits, labels))
 
 
+def climbs(run: Run) -> bool:
+    """Whether a step computes the batch's gradient once more, to know where weights are worse."""
+    return bool(run.weight_perturbation) and run.weight_perturbation_along == "gradient"
+
+
+def _apart(logits: Tensor, clean_logits: Tensor, run: Run) -> Tensor:
+    """How far the two predictions are from each other; both sides learn, so none is detached."""
+    if run.regulariser.kind != "none":
+        return regularisation(logits, clean_logits, run.regulariser)
+    clean, adversarial = F.softmax(clean_logits, 1), F.log_softmax(logits, 1)
+    return run.trades_weight * F.kl_div(adversarial, clean, reduction="batchmean")
+
+
 def forwards_per_image(run: Run) -> int:
     """The cost of a step in forward passes of the network: a backward to the images costs one
     more, one to images and weights two.
@@ -91,7 +100,7 @@ def forwards_per_image(run: Run) -> int:
         return 3
     adversary = run.adversary
     update = 6 if run.method == "trades" else 3
-    updates = 2 if run.weight_perturbation else 1
+    updates = 2 if climbs(run) else 1
     return reads_clean(run) + 2 * adversary.steps + updates * update
 
 

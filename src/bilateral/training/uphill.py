@@ -1,4 +1,8 @@
-"""Adversarial weight perturbation (Wu et al. 2020): a gradient taken where weights are worse."""
+"""Adversarial weight perturbation (Wu et al. 2020): a gradient taken where weights are worse.
+
+Uphill is where the batch's own gradient points, for the cost of one more update, or where the
+gradients of the last steps did, for nothing (the momentum; Becker et al. 2024 for SAM).
+"""
 
 from collections.abc import Iterator
 from contextlib import contextmanager
@@ -7,15 +11,33 @@ import torch
 from torch import Tensor, nn
 
 
+def gradients(model: nn.Module) -> dict[Tensor, Tensor]:
+    """The gradient of each parameter that has one; they start anew."""
+    found: dict[Tensor, Tensor] = {
+        one: one.grad for one in model.parameters() if one.grad is not None
+    }
+    for parameter in found:
+        parameter.grad = None
+    return found
+
+
+def momenta(model: nn.Module, optimiser: torch.optim.Optimizer) -> dict[Tensor, Tensor]:
+    """The optimiser's momentum of each parameter, which has none before the first step."""
+    found = {one: optimiser.state[one].get("momentum_buffer") for one in model.parameters()}
+    return {parameter: momentum for parameter, momentum in found.items() if momentum is not None}
+
+
 @contextmanager
-def uphill(model: nn.Module, share: float) -> Iterator[None]:
-    """Weights moved along their gradients inside, and back outside; gradients start anew inside.
+def uphill(ways: dict[Tensor, Tensor], share: float) -> Iterator[None]:
+    """Weights moved along their ways inside, and back outside.
 
     Each weight moves by the same share of its length. Batch norm's scales and shifts stay.
     """
-    weights = [weight for weight in model.parameters() if weight.dim() > 1]
-    moved: list[Tensor] = [weight for weight in weights if weight.grad is not None]
-    slopes = [weight.grad for weight in weights if weight.grad is not None]
+    moved = [weight for weight in ways if weight.dim() > 1]
+    if not moved:
+        yield
+        return
+    slopes = [ways[weight] for weight in moved]
     with torch.no_grad():
         lengths = torch._foreach_norm(moved)
         steepness = torch._foreach_norm(slopes)
@@ -23,8 +45,6 @@ def uphill(model: nn.Module, share: float) -> Iterator[None]:
         scales = torch._foreach_mul(torch._foreach_div(lengths, steepness), share)
         shifts = list(torch._foreach_mul(slopes, scales))
         torch._foreach_add_(moved, shifts)
-    for parameter in model.parameters():
-        parameter.grad = None
     try:
         yield
     finally:

@@ -1,0 +1,90 @@
+"""Sweeps that lie in `results/` as Markdown: ranked, side by side, choice by choice; no torch.
+
+They are judged on images held out of training, at two budgets, so that nothing is chosen on the
+test set.
+"""
+
+from collections.abc import Callable, Sequence
+from pathlib import Path
+from typing import Any
+
+from bilateral.budgets import fraction_text
+from bilateral.errors import UserError
+from bilateral.reading import read_json
+from bilateral.tables import render
+from bilateral.trials import Trial, crossed, effects, means, ranked, ranking, stored_trial
+
+NOT_MEASURED = "Not measured yet."
+
+
+class Study:
+    """A sweep's file: its trials, by what they were judged, and where they ran."""
+
+    def __init__(self, path: Path) -> None:
+        try:
+            found = read_json(path)
+            self.trials: list[Trial] = [stored_trial(one) for one in found["trials"]]
+            self.judging: dict[str, Any] = dict(found["judging"])
+            self.origin: dict[str, Any] = dict(found["origin"])
+            self.attacks = f"{self.judging['attacks']} at {fraction_text(self.judging['epsilon'])}"
+        except (LookupError, TypeError, ValueError, AttributeError) as error:
+            raise UserError(f"{path} is no sweep ({error})") from None
+
+    @property
+    def budgets(self) -> dict[str, str]:
+        """What is shown, by the budget's key in a trial; the one that ranks has none."""
+        further = {text: text for trial in self.trials for text in trial.also}
+        return {"": fraction_text(self.judging["epsilon"]), **further}
+
+    def way(self) -> str:
+        """How it was measured, in a line."""
+        origin = self.origin
+        facts = [str(origin["device"]), f"commit {origin['commit']}"]
+        if origin.get("jobs", 1) > 1:
+            facts.append(f"{origin['jobs']} runs at once on the device")
+        images = max(trial.images for trial in self.trials)
+        fields = (
+            f" --{path.replace('_', '-')} {value}" for path, value in origin["fields"].items()
+        )
+        return (
+            f"- {len(self.trials)} runs of `{origin['recipe']}{''.join(fields)}`, judged on "
+            f"{images:,} held-out images; {', '.join(facts)}; `{origin['command']}`."
+        )
+
+
+def ranking_page(path: Path) -> str:
+    """Every trial, best first, the dropped ones too, and means where there are several seeds."""
+
+    def parts(study: Study) -> list[str]:
+        trials = ranked(study.trials)
+        shown = [render(ranking(trials, study.attacks), "markdown")]
+        if len({trial.name.rpartition("/")[2] for trial in trials}) > 1:
+            shown.append(render(means(trials, study.attacks), "markdown"))
+        return shown
+
+    return _page(path, parts)
+
+
+def crossed_page(path: Path) -> str:
+    """A grid's last axis side by side at each budget; then what each axis brings."""
+
+    def parts(study: Study) -> list[str]:
+        axes = study.origin["axes"]
+        *_, last = axes
+        shown = []
+        for key, text in study.budgets.items():
+            title = f"Robust accuracy (%) under {study.judging['attacks']} at {text}:"
+            shown += [title, render(crossed(study.trials, axes, last, key), "markdown")]
+        for axis in axes:
+            table = effects(study.trials, axes, axis)
+            shown += [render(table, "markdown")] if table[1] else []
+        return shown
+
+    return _page(path, parts)
+
+
+def _page(path: Path, parts: Callable[[Study], Sequence[str]]) -> str:
+    if not path.exists():
+        return NOT_MEASURED
+    study = Study(path)
+    return "\n\n".join([*parts(study), study.way()])
