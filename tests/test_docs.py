@@ -9,6 +9,7 @@ import contextlib
 import importlib
 import io
 import json
+import math
 import re
 import shlex
 import sys
@@ -347,6 +348,17 @@ def test_bad_input_is_answered_as_shown(tmp_path: Path, monkeypatch: pytest.Monk
     for words, answer in shown:
         assert said(shlex.split(words)) == (2, "", answer)
     assert not list(tmp_path.iterdir())
+
+
+def test_sweeps_that_documents_show_can_be_planned(tmp_path: Path) -> None:
+    shown = [block for path in PROSE for block in blocks(path, "toml")]
+    assert shown
+    for block in shown:
+        (tmp_path / "choice.toml").write_text(block)
+        plan = read_plan(tmp_path / "choice.toml")
+        found = dict(runs_of(plan))
+        places = math.prod(map(len, [*plan.grid.values(), *plan.choices.values()]))
+        assert len(found) == places * len(plan.runs) * len(plan.seeds)
 
 
 def test_make_targets_exist() -> None:

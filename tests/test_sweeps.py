@@ -146,8 +146,23 @@ def test_the_grid_the_list_and_the_seeds_are_multiplied():
         "adversary.start_width": 2.0,
     }
     plan.runs = [{"name": "plain"}, {"name": "plain", "epochs": 3}]
-    with pytest.raises(UserError, match="two runs are named 'epsilon-4-255-ratio-9-plain'"):
+    with pytest.raises(UserError, match="'epsilon-4-255-ratio-9-plain': give each a `name`"):
         dict(runs_of(plan))
+
+
+@pytest.mark.parametrize(
+    "text",
+    [
+        "[grid]\nlabels.ratio = [9, 20]\n[[runs]]\nname = 'same'\nlabels.ratio = 5",
+        "[grid]\nlabels.ratio = [9, 20]\n[choices.labels.strong]\nlabels.ratio = 5",
+        "[choices.a.one]\nlabels.ratio = 9\n[choices.b.two]\nlabels.ratio = 5",
+    ],
+)
+def test_a_run_is_not_named_by_a_value_that_another_part_replaced(text, tmp_path):
+    path = tmp_path / "sweep.toml"
+    path.write_text(f'recipe = "cifar10-r-mc-la"\n{text}\n')
+    with pytest.raises(UserError, match=r"labels\.ratio: only one of grid, choices and runs"):
+        dict(runs_of(read_plan(path)))
 
 
 CHOICES = """

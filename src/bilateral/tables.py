@@ -23,8 +23,17 @@ def _interval(interval: Interval) -> str:
     return f"{percent(interval[0])} to {percent(interval[1])}"
 
 
+def rate(tflops: float) -> str:
+    """TFLOP/s as they are printed: a CPU with a small network has thousandths of one."""
+    return f"{tflops:.1f}" if tflops >= 10 else f"{tflops:.3g}"
+
+
+def _distance(mean: float | None) -> str:
+    return "" if mean is None else f"{mean:.3f}"
+
+
 def evaluation_table(entry: Evaluation) -> Table:
-    """One model: a row an attack."""
+    """One model: a row an attack; what a smallest perturbation measures in a column of its own."""
     head = ["attack", "accuracy (%)", "95 % interval", "images", "seconds"]
     rows = [["clean", percent(entry.clean_accuracy), _interval(entry.clean_interval), "", ""]]
     for name, attack in entry.attacks.items():
@@ -39,6 +48,11 @@ def evaluation_table(entry: Evaluation) -> Table:
         )
     worst, interval = percent(entry.worst_case_accuracy), _interval(entry.worst_case_interval)
     rows.append(["worst case", worst, interval, str(entry.images), ""])
+    distances = [attack.mean_distance for attack in entry.attacks.values()]
+    if any(mean is not None for mean in distances):
+        head.append("mean L2")
+        for row, mean in zip(rows, [None, *distances, None], strict=True):
+            row.append(_distance(mean))
     return head, rows
 
 
@@ -58,20 +72,21 @@ def comparison_table(entries: Mapping[str, Evaluation]) -> Table:
 
 
 def bench_table(rows: Mapping[str, Mapping[str, Any]]) -> Table:
-    """Our time beside a peer's: a row an attack."""
-    head = ["attack", "seconds", "accuracy (%)", "peer", "seconds", "accuracy (%)", "ratio"]
-    return head, [
-        [
-            name,
-            f"{row['seconds']:.1f}",
-            percent(row["accuracy"]),
-            row["peer"],
-            f"{row['peer_seconds']:.1f}",
-            "" if row["peer_accuracy"] is None else percent(row["peer_accuracy"]),
-            f"{row['ratio']:.2f}",
-        ]
-        for name, row in rows.items()
-    ]
+    """Our time beside a peer's: a row an attack; smallest perturbations by their mean length."""
+    by_length = any("mean_distance" in row for row in rows.values())
+    length = ["mean L2"] if by_length else []
+    head = ["attack", "seconds", "accuracy (%)", *length]
+    head += ["peer", "seconds", "accuracy (%)", *length, "ratio"]
+    lines = []
+    for name, row in rows.items():
+        ours = [f"{row['seconds']:.1f}", percent(row["accuracy"])]
+        theirs = [row["peer"], f"{row['peer_seconds']:.1f}"]
+        theirs.append("" if row["peer_accuracy"] is None else percent(row["peer_accuracy"]))
+        if by_length:
+            ours.append(_distance(row.get("mean_distance")))
+            theirs.append(_distance(row.get("peer_mean_distance")))
+        lines.append([name, *ours, *theirs, f"{row['ratio']:.2f}"])
+    return head, lines
 
 
 def bench_train_table(result: Mapping[str, Any]) -> Table:
@@ -82,7 +97,7 @@ def bench_train_table(result: Mapping[str, Any]) -> Table:
             name,
             f"{row['images_per_second']:,.0f}",
             f"{row['epoch_seconds']:.2f}",
-            f"{row['tflops']:.1f}",
+            rate(row["tflops"]),
             percent(row["share_of_matrix_rate"]),
             "" if row["peak_memory_gib"] is None else f"{row['peak_memory_gib']:.1f}",
             f"{row['warm_up_seconds']:.1f}",

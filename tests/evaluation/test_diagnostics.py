@@ -390,6 +390,7 @@ def test_every_check_is_documented():
     [
         (lambda images, labels: (images, labels, 8), "outside"),
         (lambda images, labels: (images, labels[:-1], 0.1), "100 images but 99 labels"),
+        (lambda images, labels: (images, labels.double(), 0.1), "labels must be class numbers"),
         (lambda images, labels: (images * 255, labels, 0.1), r"floats in \[0, 1\]"),
     ],
 )

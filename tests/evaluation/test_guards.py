@@ -11,6 +11,10 @@ import bilateral
 from bilateral.cli import main
 from bilateral.errors import UserError
 from bilateral.evaluation.guards import NORMALISATIONS, guard
+from bilateral.models import build_model
+from bilateral.paper.recipes import recipe_named
+from bilateral.runs import RunFolder
+from bilateral.weights import write_weights
 
 
 class Wrapped(nn.Module):
@@ -246,3 +250,29 @@ def test_a_source_that_does_not_fit_is_named(tmp_path, monkeypatch, capsys):
     said = capsys.readouterr().err
     assert "own.py:maps: the model gives outputs of shape (1, 10, 6, 6)" in said
     assert said.count("\n") == 1
+
+
+def test_another_budget_than_the_trained_one_is_told_unless_asked_for(
+    tmp_path, monkeypatch, capsys
+):
+    monkeypatch.chdir(tmp_path)
+    recipe = recipe_named("digits-r-mc-la")
+    folders = {}
+    for name, budget in (("usual", 40), ("smaller", 20)):
+        folders[name] = RunFolder(tmp_path / name)
+        adversary = recipe.adversary.with_fields(epsilon=budget / 255)
+        folders[name].prepare(recipe.with_fields(adversary=adversary), {})
+        about = {"classes": list("0123456789"), "channels": 1, "image_size": [8, 8]}
+        write_weights(folders[name].weights, build_model("small-cnn", 10, 1), about)
+    effort = EFFORT.split()
+    words = [f"--effort.{each}" if place % 2 == 0 else each for place, each in enumerate(effort)]
+    told = "trained at 20/255, attacked at 40/255 by default: --epsilon chooses another budget"
+    for line in (["evaluate", "--attacks", "fgsm"], ["diagnose", *words]):
+        for rest, expected in (
+            (["smaller"], 1),
+            (["smaller", "--epsilon", "40/255"], 0),
+            (["usual"], 0),
+        ):
+            capsys.readouterr()
+            assert main([*line, *rest, "--images", "10", "--quiet"]) == 0
+            assert capsys.readouterr().err.count(told) == expected, (line, rest)

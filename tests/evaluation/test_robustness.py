@@ -65,6 +65,10 @@ def test_wilson_interval_known_values():
         (lambda x, y: (x - 0.5, y), r"floats in \[0, 1\]"),
         (lambda x, y: (x[:0], y[:0]), "no images"),
         (lambda x, y: (x, y[:-1]), "16 images but 15 labels"),
+        (lambda x, y: (x, y.float()), r"class numbers.* torch.float32 of shape \(16,\)"),
+        (lambda x, y: (x, y[:, None]), r"class numbers.* of shape \(16, 1\)"),
+        (lambda x, y: (x.numpy(), y), "images must be a torch.Tensor, not ndarray"),
+        (lambda x, y: (x, y.tolist()), "labels must be a torch.Tensor, not list"),
         (lambda x, y: (x, y + 3), "but the model has 5 classes"),
         (lambda x, y: (x[:, :2], y), "does not take images of shape"),
     ],
@@ -72,6 +76,22 @@ def test_wilson_interval_known_values():
 def test_inputs_that_do_not_fit_are_refused(linear, batch, change, message):
     with pytest.raises(UserError, match=message):
         bilateral.evaluate(linear, *change(*batch), attacks="fgsm")
+
+
+def test_a_function_is_no_model(linear, batch):
+    with pytest.raises(UserError, match=r"must be a torch\.nn\.Module, not function"):
+        bilateral.evaluate(lambda images: linear(images), *batch, attacks="fgsm")
+
+
+@pytest.mark.parametrize("kind", [torch.int32, torch.uint8])
+def test_labels_of_any_whole_numbers_do(linear, batch, kind):
+    images, _ = batch
+    labels = linear(images).argmax(1)  # right to begin with, so that there is something to attack
+    found = bilateral.evaluate(linear, images, labels.to(kind), "fgsm,apgd", 1 / 255)
+    expected = bilateral.evaluate(linear, images, labels, "fgsm,apgd", 1 / 255)
+    assert 0 < expected.worst_case_accuracy < 1
+    for name, attack in expected.attacks.items():
+        assert found.attacks[name].robust == attack.robust
 
 
 def test_digest_follows_the_weights(linear):

@@ -95,6 +95,7 @@ def evaluate(
     batch_size: int | None = None,
     peer_batch_sizes: tuple[int, ...] = (250, 500, 1000),
     data: str | None = None,
+    image_size: int | None = None,
     search: Literal["auto", "float32", "bfloat16"] = "auto",
     compile: bool = False,
     device: str | None = None,
@@ -113,6 +114,7 @@ def evaluate(
         batch_size: images that we attack together.
         peer_batch_sizes: the peer runs at each of these; its best counts.
         data: a data set's name or folder:PATH; the run's own by default.
+        image_size: resize and crop the pictures of folder:PATH to this.
         search: precision of the search; auto is bfloat16 on a GPU, float32 elsewhere.
         compile: search on a compiled copy of the model; its compilation is timed apart.
         device: the GPU if there is one.
@@ -141,7 +143,7 @@ def evaluate(
 
     console = Console(stderr=True, quiet=quiet, highlight=False, soft_wrap=True)
     place = choose_device(device)
-    found = find_target(target, data, None, None, place)
+    found = find_target(target, data, image_size, None, place)
     limit_threads(place, found.split.image_values)
     for message in guarded(found, size or found.epsilon, place, force=True):
         print_warning(message)

@@ -8,7 +8,7 @@ import tyro
 
 from bilateral.arguments import budget, parse
 from bilateral.commands.printing import print_json
-from bilateral.commands.targets import guarded, print_warning, said_of
+from bilateral.commands.targets import guarded, other_budget, print_warning, said_of
 from bilateral.evaluation.diagnosis import FEW, Diagnosis, Effort
 from bilateral.runs import RunFolder
 from bilateral.storage import write_json, writing_to
@@ -88,7 +88,8 @@ def diagnose_target(options: Options) -> Diagnosis:
     for source, model in zip(options.sources, models, strict=True):
         with said_of(source):
             check_inputs(model, campaign.images_of(numbers[:1]), campaign.labels)
-    warnings = guarded(found, campaign.epsilon, place, force=True)
+    warnings = [] if epsilon else other_budget(options.target, campaign.epsilon)
+    warnings += guarded(found, campaign.epsilon, place, force=True)
 
     def shown(stage: str, done: int, total: int) -> None:
         if not done:  # what is refused altogether needs no warning before it

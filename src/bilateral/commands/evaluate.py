@@ -9,10 +9,8 @@ import tyro
 
 from bilateral.arguments import budget, parse
 from bilateral.attacks.table import attack_names
-from bilateral.budgets import fraction_text
 from bilateral.commands.printing import is_first_process, print_json
-from bilateral.commands.targets import guarded, print_warning
-from bilateral.config import Run
+from bilateral.commands.targets import guarded, other_budget, print_warning
 from bilateral.errors import UserError
 from bilateral.models.external import load_function
 from bilateral.results import Evaluation
@@ -98,8 +96,8 @@ def evaluate_run(options: Options) -> Evaluation:
     size = epsilon or found.epsilon
     trained = RunFolder(Path(options.target))
     events = [f"training: {event}" for event in trained.guard_events()]
-    if trained.config.is_file() and epsilon is None:
-        events += _other_budget(trained.read_run(), size)
+    if epsilon is None:
+        events += other_budget(options.target, size)
     warnings = guarded(found, size, place, options.force)
     for message in [*events, *warnings]:
         if is_first_process():
@@ -120,11 +118,3 @@ def evaluate_run(options: Options) -> Evaluation:
             processes,
             warnings,
         )
-
-
-def _other_budget(run: Run, epsilon: float) -> list[str]:
-    """That a model was trained for another budget than it is attacked at, if nobody asked so."""
-    own, here = fraction_text(run.adversary.epsilon), fraction_text(epsilon)
-    if run.method == "undefended" or own == here:
-        return []
-    return [f"trained at {own}, attacked at {here} by default: --epsilon chooses another budget"]

@@ -227,6 +227,12 @@ def runs_of(plan: Plan) -> Iterator[tuple[str, Planned]]:
     for values in product(*_axes(plan)):
         chosen = {value.axis: value.text for value in values}
         for single in plan.runs:
+            paths = [
+                path for fields in (*(part.fields for part in values), single) for path in fields
+            ]
+            if twice := sorted({path for path in paths if paths.count(path) > 1}):
+                # The last would win, and the name would still tell of the first.
+                raise UserError(f"{twice[0]}: only one of grid, choices and runs may set it")
             own = {path: value for part in values for path, value in part.fields.items()} | single
             if "seed" in own:
                 raise UserError("seeds are the file's `seeds`, not a field of runs")
@@ -235,7 +241,7 @@ def runs_of(plan: Plan) -> Iterator[tuple[str, Planned]]:
             parts = [part.name for part in values] + (parts if given is None else [str(given)])
             name = "-".join(map(safe_name, parts)) or "base"
             if name in seen:
-                raise UserError(f"two runs are named '{name}': give them a `name`")
+                raise UserError(f"two runs are named '{name}': give each a `name` of its own")
             seen.add(name)
             for seed in plan.seeds:
                 run = changed(base, own).with_fields(seed=seed)

@@ -3,9 +3,12 @@
 import sys
 from collections.abc import Iterator
 from contextlib import contextmanager
+from pathlib import Path
 from typing import TYPE_CHECKING
 
+from bilateral.budgets import fraction_text
 from bilateral.errors import UserError
+from bilateral.runs import RunFolder
 
 if TYPE_CHECKING:
     import torch
@@ -25,6 +28,18 @@ def said_of(name: str) -> Iterator[None]:
 def print_warning(message: str) -> None:
     """What a guard has to say, on standard error."""
     print(f"bilateral: warning: {message}", file=sys.stderr, flush=True)
+
+
+def other_budget(target: str, epsilon: float) -> list[str]:
+    """That a run was trained for another budget than it is attacked at, if nobody asked so."""
+    folder = RunFolder(Path(target))
+    if not folder.config.is_file():
+        return []
+    run = folder.read_run()
+    own, here = fraction_text(run.adversary.epsilon), fraction_text(epsilon)
+    if run.method == "undefended" or own == here:
+        return []
+    return [f"trained at {own}, attacked at {here} by default: --epsilon chooses another budget"]
 
 
 def guarded(target: "Target", epsilon: float, device: "torch.device", force: bool) -> list[str]:

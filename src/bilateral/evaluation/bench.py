@@ -95,14 +95,11 @@ def bench_evaluate(
             return peer_autoattack(model, inputs, labels, epsilon, size, members)
 
         own = ours(campaign, name)
-        note(f"{name}: ours {own.seconds:.1f} s, {100 * float(own.robust.float().mean()):.1f} %")
+        note(f"{name}: ours {own.seconds:.1f} s, {_said(own)}")
         results = []
         for size in sizes:
             results.append(peer(size))
-            note(
-                f"{name}: peer {results[-1].seconds:.1f} s at batch {size}, "
-                f"{100 * float(results[-1].robust.float().mean()):.1f} %"
-            )
+            note(f"{name}: peer {results[-1].seconds:.1f} s at batch {size}, {_said(results[-1])}")
         best = min(results, key=lambda result: result.seconds)
         rows[name] = {
             "images": len(labels),
@@ -132,6 +129,14 @@ def bench_evaluate(
         "warm_up_seconds": warm_up_seconds,
         "attacks": rows,
     }
+
+
+def _said(result: OurResult | PeerResult) -> str:
+    """What both sides measure: the accuracy, or where no budget is theirs the mean length."""
+    if result.distances is None:
+        return f"{100 * float(result.robust.float().mean()):.1f} %"
+    found = result.distances[result.distances.isfinite() & (result.distances > 0)]
+    return f"mean L2 {float(found.mean()):.3f}" if len(found) else "nothing found"
 
 
 def _warm_up(campaign: Campaign, name: str) -> None:

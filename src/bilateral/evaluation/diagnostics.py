@@ -28,7 +28,7 @@ from bilateral.evaluation.checks_gradients import (
     reliability,
 )
 from bilateral.evaluation.diagnosis import Diagnosis, Effort, judge
-from bilateral.evaluation.robustness import check_inputs, noise_keys, weights_digest
+from bilateral.evaluation.robustness import check_inputs, in_memory, noise_keys, weights_digest
 from bilateral.evaluation.subject import Subject, ZeroGradients, share, why_no_gradient
 from bilateral.runtime import versions
 
@@ -57,10 +57,8 @@ def diagnose(
     started = time.monotonic()
     if not 0 < epsilon <= 1:
         raise UserError(f"epsilon {epsilon:g} is outside (0, 1]: images are floats in [0, 1]")
-    if len(images) != len(labels):
-        raise UserError(f"{len(images)} images but {len(labels)} labels")
-    device = next(iter(model.parameters()), images).device
-    images, labels = images.to(device), labels.to(device)
+    images, labels = in_memory(model, images, labels)
+    device = images.device
     check_inputs(model, images, labels)
     no_gradient = why_no_gradient(model, images[:2])
     subject = Subject(

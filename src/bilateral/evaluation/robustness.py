@@ -116,6 +116,24 @@ def robust_flags(
     return Flags(robust, seen, tried, seconds, forwards, backwards, lengths_found)
 
 
+def in_memory(model: nn.Module, images: Tensor, labels: Tensor) -> tuple[Tensor, Tensor]:
+    """What somebody hands over, on the model's device; refused where it is of another kind."""
+    if not isinstance(model, nn.Module):
+        raise UserError(f"the model must be a torch.nn.Module, not {type(model).__name__}")
+    for name, value in (("images", images), ("labels", labels)):
+        if not isinstance(value, Tensor):
+            raise UserError(f"{name} must be a torch.Tensor, not {type(value).__name__}")
+    if labels.dim() != 1 or labels.is_floating_point():
+        raise UserError(
+            "labels must be class numbers, one whole number an image; "
+            f"these are {labels.dtype} of shape {tuple(labels.shape)}"
+        )
+    if len(images) != len(labels):
+        raise UserError(f"{len(images)} images but {len(labels)} labels")
+    device = next(iter(model.parameters()), images).device
+    return images.to(device), labels.to(device).long()  # torch gathers by int64 alone
+
+
 def check_inputs(model: nn.Module, images: Tensor, labels: Tensor) -> int:
     """Refuse what would only give a wrong number; the number of classes otherwise."""
     if not len(images):
@@ -160,10 +178,8 @@ def evaluate(
     (`.attacks[name].robust`, `.attacks[name].predictions`).
     Python warnings say what casts doubt on the number; `force` goes on where it would be refused.
     """
-    if len(images) != len(labels):
-        raise UserError(f"{len(images)} images but {len(labels)} labels")
-    device = next(iter(model.parameters()), images).device
-    images, labels = images.to(device), labels.to(device)
+    images, labels = in_memory(model, images, labels)
+    device = images.device
     classes = check_inputs(model, images, labels)
     for message in guard(model, images, labels, epsilon, force):
         warnings.warn(message, stacklevel=2)

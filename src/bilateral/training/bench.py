@@ -16,6 +16,7 @@ from bilateral.data.datasets import Split, entry_named, load_training
 from bilateral.models import build_model
 from bilateral.runs import RunFolder
 from bilateral.runtime import synchronise, versions
+from bilateral.tables import rate
 from bilateral.training.progress import TrainingProgress
 from bilateral.training.step import forwards_per_image
 from bilateral.training.trainer import Trainer
@@ -55,7 +56,7 @@ def bench_train(
 ) -> dict[str, Any]:
     """Images a second with every feature on, then with each of `without` switched off."""
     matrix_rate = matmul_tflops(device)
-    note(f"matrix products: {matrix_rate:.1f} TFLOP/s")
+    note(f"matrix products: {rate(matrix_rate)} TFLOP/s")
     rows: dict[str, dict[str, Any]] = {}
     for feature in ("", *without):
         name = f"without {feature}" if feature else "all"
@@ -72,7 +73,7 @@ def bench_train(
         row["epoch_seconds"] = images_an_epoch / row["images_per_second"]
         rows[name] = row
         note(
-            f"{name}: {row['images_per_second']:,.0f} images/s, {row['tflops']:.1f} TFLOP/s, "
+            f"{name}: {row['images_per_second']:,.0f} images/s, {rate(row['tflops'])} TFLOP/s, "
             f"first step after {row['first_step_seconds']:.1f} s"
         )
     return {
