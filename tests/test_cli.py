@@ -9,6 +9,7 @@ from pathlib import Path
 
 import pytest
 
+from bilateral.cli import main
 from entry_point import bilateral
 
 TRAIN = ["train", "digits-r-mc-la", "--epochs", "4", "--check-epochs", "2", "--quiet"]
@@ -93,6 +94,21 @@ def test_a_config_in_place_of_a_name_repeats_the_run(trained, tmp_path):
     assert done.returncode == 0
     again = tmp_path / "digits-r-mc-la" / "seed0" / "model.safetensors"
     assert again.read_bytes() == (trained / "model.safetensors").read_bytes()
+
+
+def test_what_is_repeated_keeps_its_name(tmp_path):
+    words = ["train", "digits-r-mc-la", "--epochs", "1", "--check-epochs", "0", "--quiet"]
+    words += ["--data.images-per-class", "5"]
+    assert main([*words, "--name", "mine", "--out", str(tmp_path / "runs")]) == 0
+    config, out = str(tmp_path / "runs/mine/seed0/config.json"), str(tmp_path / "again")
+    for more in ([], ["--seed", "3"], ["--model", "wrn-10-1"]):
+        assert main(["train", config, "--out", out, "--quiet", *more]) == 0
+    found = sorted(str(path.parent.relative_to(out)) for path in Path(out).rglob("config.json"))
+    assert found == ["mine-wrn-10-1/seed0", "mine/seed0", "mine/seed3"]
+    loose = tmp_path / "config.json"
+    loose.write_bytes(Path(config).read_bytes())
+    assert main(["train", str(loose), "--out", out, "--quiet"]) == 0
+    assert (Path(out) / "digits-r-mc-la" / "seed0").is_dir(), "no run folder, so no name"
 
 
 @pytest.mark.kills
@@ -268,6 +284,14 @@ def test_somebodys_own_model_and_folder(tmp_path, trained):
     )
     assert other.returncode == 0, other.stderr
     assert (tmp_path / "evaluations" / "own-py-build" / "evaluation.json").exists()
+    assert "has no val/" not in other.stderr
+    bare = bilateral(
+        *("evaluate", "own.py:build", "--data", "folder:pictures/train", "--image-size", 16),
+        *("--attacks", "fgsm", "--json"),
+        cwd=tmp_path,
+    )
+    told = "folder:pictures/train has no val/ or test/: a tenth of each class is attacked, 3 images"
+    assert told in bare.stderr and told in " ".join(json.loads(bare.stdout)["warnings"])
 
 
 def test_the_step_follows_another_budget(tmp_path):

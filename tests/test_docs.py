@@ -269,14 +269,6 @@ def test_the_snippets_of_evaluation_run(
         assert "train mode" not in error
 
 
-def test_the_sweep_that_is_shown_can_be_planned(tmp_path: Path) -> None:
-    (text,) = blocks(TRAINING, "toml")
-    (tmp_path / "choice.toml").write_text(text)
-    names = [name for name, _ in runs_of(read_plan(tmp_path / "choice.toml"))]
-    assert len(names) == 2 * 2 * 2 * 3
-    assert names[-1] == "target-most-confusing-rule-adversarial-wide-plain/seed2"
-
-
 def test_messages_of_the_guards_are_those_shown() -> None:
     table = EVALUATION.read_text().split("## Guards")[1].split("\n## ")[0]
     shown = re.findall(r"^\| `([^`]+)`", table, re.M)

@@ -77,6 +77,17 @@ def test_images_in_another_unit_are_refused(linear, batch):
         bilateral.BilateralAdversary()(linear, batch[0] * 255, batch[1])
 
 
+@pytest.mark.parametrize("labels", ["floats", "one-hot", "fewer"])
+def test_labels_that_are_no_class_numbers_are_refused(labels, linear, batch):
+    given = {
+        "floats": batch[1].float(),
+        "one-hot": torch.nn.functional.one_hot(batch[1]),
+        "fewer": batch[1][:-1],
+    }[labels]
+    with pytest.raises(UserError, match=r"class numbers|images but"):
+        bilateral.BilateralAdversary()(linear, batch[0], given)
+
+
 def test_the_public_names_can_be_found():
     assert {"BilateralAdversary", "evaluate", "soft_cross_entropy"} <= set(dir(bilateral))
     assert "most-confusing" in repr(bilateral.BilateralAdversary())

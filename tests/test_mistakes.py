@@ -30,6 +30,7 @@ def place(tmp_path, monkeypatch):
     (run.path / "evaluation.json").write_text("{")
     Path("empty").mkdir()
     Path("text.txt").write_text("hello")
+    torch.save({"weight": torch.zeros(1)}, "their.pth")
     Path("own.py").write_text(OWN)
     for name in ("cat", "dog"):
         for number in range(3):
@@ -70,6 +71,8 @@ RUN = "runs/digits/seed0"
         ("evaluate own.py:maps --data folder:pictures --image-size 0", "--image-size 0: must be"),
         ("train digits-r-mc-la --data folder:", "folder: names no folder: write folder:PATH"),
         ("train digits-r-mc-la --data folder:nowhere", "nowhere is not a folder"),
+        ("train digits-r-mc-la --weights their.pth", "convert them by safetensors.torch.save_file"),
+        (f"evaluate {RUN} --attacks pgd20-x5-last", "they do not combine"),
         ("train digits-r-mc-la --data.images-per-class 9999", "--data.images-per-class 9999: a"),
         ("train digits-r-mc-la --data.held-out 5000", "--data.held-out 5000: there are 1437"),
         (f"report {RUN} --transfer nowhere.json", "no nowhere.json there; bilateral transfer"),

@@ -14,7 +14,7 @@ import torch
 from pydantic import ValidationError
 from torch import Tensor, nn
 
-from bilateral.attacks.ball import check_images
+from bilateral.attacks.ball import check_images, check_labels
 from bilateral.attacks.gradient import gradient_attack
 from bilateral.attacks.untouched import untouched
 from bilateral.config import Adversary, Labels, first_complaint
@@ -77,8 +77,8 @@ class BilateralAdversary:
 
     Keyword arguments are fields of `Adversary` or `Labels` (`ratio=9`, `target="none"`,
     `reference="start"`, `batch_norm="train"`, ...). The model's mode, gradients and statistics
-    are left as they were; noise follows `torch.manual_seed`. That images lie in [0, 1] is checked
-    on the first call alone.
+    are left as they were; noise follows `torch.manual_seed`. That images lie in [0, 1], and
+    that labels are class numbers, is checked on the first call alone.
     """
 
     def __init__(self, epsilon: float = 8 / 255, **fields: Any) -> None:
@@ -100,6 +100,7 @@ class BilateralAdversary:
         """Adversarial images and soft labels for one training step."""
         if not self._checked:  # once: looking at pixels makes a GPU wait
             check_images(images)
+            check_labels(labels, len(images))
             self._checked = True
         adversarial, soft, _ = perturb(model, images, labels, self.adversary, self.labels)
         return adversarial, soft

@@ -18,6 +18,7 @@ from bilateral.reading import parse_json
 from bilateral.runs import write_atomic
 
 _DIGEST = "sha256"
+_PICKLES = (".pt", ".pth", ".ckpt", ".bin")
 
 
 def write_weights(path: Path, model: nn.Module, about: dict[str, Any]) -> None:
@@ -76,6 +77,11 @@ def _shapes(path: Path) -> dict[str, tuple[int, ...]]:
     """What a weights file declares, and safetensors checks against its length; nothing is read."""
     if not path.is_file():
         raise UserError(f"no weights at {path}")
+    if path.suffix in _PICKLES:
+        raise UserError(
+            f"{path}: weights are read as safetensors, which cannot carry code; convert them by "
+            "safetensors.torch.save_file(torch.load(path, weights_only=True), new_path)"
+        )
     try:
         with safe_open(path, "pt") as file:
             names = file.keys()

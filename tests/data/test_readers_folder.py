@@ -117,7 +117,7 @@ def test_other_modes_become_rgb(tmp_path: Path, mode: str) -> None:
 def test_sixteen_bits_are_refused(tmp_path: Path) -> None:
     """Pillow would clip them to white."""
     picture(tmp_path / "val" / "a" / "0.png", 30_000, mode="I;16")
-    with pytest.raises(UserError, match=r"0\.png has mode I;16: 8 bits a channel expected"):
+    with pytest.raises(UserError, match=r"0\.png has mode I(;16)?: 8 bits a channel expected"):
         load_folder(tmp_path, "test", None)
 
 

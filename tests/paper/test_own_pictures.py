@@ -172,7 +172,7 @@ def test_a_folder_needs_nothing_else(photographs, tmp_path, capsys):
     out = ["--out", str(tmp_path / "again"), "--quiet", "--device", "cpu"]
     assert main(["train", str(folder / "config.json"), *out]) == 0
     assert "pictures in 2 classes" not in capsys.readouterr().err, "nothing is chosen here"
-    copy = tmp_path / "again" / "folder" / "seed0"
+    copy = tmp_path / "again" / "folder-small-cnn" / "seed0"
     assert (copy / "model.safetensors").read_bytes() == (folder / "model.safetensors").read_bytes()
     assert main(["evaluate", str(folder), "--attacks", "fgsm", "--json", "--quiet"]) == 0
     assert json.loads(capsys.readouterr().out)["images"] == 2

@@ -91,6 +91,15 @@ def test_parity_table_compares_distances_or_accuracies():
     ]
 
 
+def test_models_of_one_recipe_trained_at_two_commits_are_told_apart():
+    figures = {"accuracy": 0.25, "peer_accuracy": 0.25}
+    rows = [{**PARITY, **figures, "attack": name, "commit": name} for name in ("one", "two")]
+    rows.append({**PARITY, **figures, "attack": "three", "recipe": "other"})
+    first, second, third = parity_table(rows).splitlines()[2:5]
+    assert first.startswith("| `a`, trained at one |")
+    assert second.startswith("| `a`, trained at two |") and third.startswith("| `other` |")
+
+
 @pytest.mark.parametrize(
     ("figures", "aim"),
     [
@@ -120,17 +129,18 @@ def test_variants_show_the_mean_and_every_seed():
 
 
 def test_a_diagnosis_tells_what_was_not_kept_from_what_could_not_be_made():
-    row = {**ROW, "title": "good", "verdict": "holds", "accuracies": {"clean": 0.98, "apgd": 0.0}}
+    row = {**ROW, "title": "good", "verdict": "holds", "images": 1500}
+    row["accuracies"] = {"clean": 0.98, "apgd": 0.0}
     row["readings"] = {"zero-gradients": 0.0, "saturated-logits": 4420.0, "loss-gap": -0.025}
     other = {**row, "title": "bad", "verdict": "masked", "accuracies": {"fgsm": 0.5}}
     other["readings"] = {"zero-gradients": None, "binarization": 1.0}
     lines = diagnosis_table([row, other]).splitlines()
     assert lines[0] == (
-        "| model | verdict | clean (%) | apgd (%) | fgsm (%) "
+        "| model | verdict | images | clean (%) | apgd (%) | fgsm (%) "
         "| zero-gradients | saturated-logits | loss-gap | binarization |"
     )
-    assert lines[2] == "| good | `holds` | 98.0 | 0.0 | - | 0 | 4.42e+03 | -0.025 | - |"
-    assert lines[3] == "| bad | `masked` | - | - | 50.0 | none | - | - | 1 |"
+    assert lines[2] == "| good | `holds` | 1,500 | 98.0 | 0.0 | - | 0 | 4.42e+03 | -0.025 | - |"
+    assert lines[3] == "| bad | `masked` | 1,500 | - | - | 50.0 | none | - | - | 1 |"
     assert lines[5].startswith("- good; bad: ")
 
 

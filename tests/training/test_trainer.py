@@ -147,10 +147,24 @@ def test_seeds_differ_and_repeat(digits, tmp_path):
     assert weights[0] == weights[1] != weights[2]
 
 
-def test_a_ratio_below_classes_minus_one_is_explained(digits, tmp_path, capsys):
-    run = TINY.with_fields(epochs=1, labels=TINY.labels.with_fields(ratio=3))
+@pytest.mark.parametrize(
+    ("fields", "said"),
+    [
+        ({"labels.ratio": 3}, "less than half of the label's mass"),
+        ({"labels.top_k": 20}, "labels.top_k 20: all 9 wrong classes get a share"),
+        ({"optimiser.batch_size": 99999}, "batch_size 99999: a step takes all"),
+        ({"labels.top_k": 9}, ""),
+        ({"labels.rule": "one-hot", "labels.top_k": 20, "labels.ratio": 3}, ""),
+    ],
+)
+def test_settings_that_do_other_than_they_seem_are_explained(
+    fields, said, digits, tmp_path, capsys
+):
+    run = TINY.with_fields(epochs=1).with_paths(fields)
     train(run, RunFolder(tmp_path), digits, CPU, TrainingProgress())
-    assert "less than half of the label's mass" in capsys.readouterr().err
+    told = capsys.readouterr().err
+    assert said in told
+    assert said or not {"mass", "share", "takes all"} & set(told.split())
 
 
 def split_of(images=20, shape=(8, 8, 1), labels=None):

@@ -56,3 +56,14 @@ def check_images(images: Tensor) -> None:
     if not images.is_floating_point() or images.min() < 0 or images.max() > 1:
         low, high = float(images.min()), float(images.max())
         raise UserError(f"images must be floats in [0, 1]; these are {low:g} to {high:g}")
+
+
+def check_labels(labels: Tensor, images: int) -> None:
+    """Refuse labels that are not class numbers, one an image."""
+    if labels.dim() != 1 or labels.is_floating_point():
+        raise UserError(
+            "labels must be class numbers, one whole number an image; "
+            f"these are {labels.dtype} of shape {tuple(labels.shape)}"
+        )
+    if len(labels) != images:
+        raise UserError(f"{images} images but {len(labels)} labels")

@@ -58,6 +58,7 @@ def _one_step(target: Target, random_start: bool) -> Callable[[float], GradientA
 
 def _pgd(steps: int, suffixes: tuple[str, ...] = ()) -> Callable[[float], GradientAttack]:
     pixels = [suffix.removeprefix("step") for suffix in suffixes if suffix.startswith("step")]
+    starts = [int(suffix[1:]) for suffix in suffixes if suffix.startswith("x")]
     return lambda epsilon: GradientAttack(
         epsilon=epsilon,
         steps=steps,
@@ -66,6 +67,7 @@ def _pgd(steps: int, suffixes: tuple[str, ...] = ()) -> Callable[[float], Gradie
         clip_start=True,
         loss="margin" if "cw" in suffixes else "cross-entropy",
         target="random" if "rd" in suffixes else "none",
+        restarts=starts[-1] if starts else 1,
     )
 
 
@@ -144,13 +146,15 @@ ENSEMBLES: dict[str, Ensemble] = {
     ),
 }
 
-PATTERN = "pgdK[-cw][-rd][-nors][-stepS][-last]"
+PATTERN = "pgdK[-cw][-rd][-nors][-stepS][-xN][-last]"
 PATTERN_SUMMARY = (
     "any K; -cw: margin loss, -rd: random target, -nors: no random start, -stepS: steps of S/255, "
-    "-last: only the last iterate counts (also behind fgsm, mc, ll, their -rs, and mi-fgsm)"
+    "-xN: from N random starts, -last: only the last iterate counts (also behind fgsm, mc, ll, "
+    "their -rs, and mi-fgsm)"
 )
 
-_PGD = re.compile(r"pgd([1-9][0-9]{0,4})((?:-(?:cw|rd|nors|step[0-9]{1,3}(?:\.[0-9]+)?))*)")
+_SUFFIX = r"cw|rd|nors|step[0-9]{1,3}(?:\.[0-9]+)?|x[1-9][0-9]{0,3}"
+_PGD = re.compile(rf"pgd([1-9][0-9]{{0,4}})((?:-(?:{_SUFFIX}))*)")
 
 
 def attack_named(name: str, epsilon: float) -> AttackSettings:
@@ -161,6 +165,8 @@ def attack_named(name: str, epsilon: float) -> AttackSettings:
     if settings is not None and not name.endswith("-last"):
         return settings
     if isinstance(settings, GradientAttack):
+        if settings.restarts > 1:
+            raise UserError(f"attack {name}: -last is of one run, -xN of N: they do not combine")
         return settings.with_fields(iterate="last")
     raise unknown("attack", name, [*ATTACKS, *ENSEMBLES, PATTERN])
 
@@ -171,6 +177,8 @@ def _tested_throughout(name: str, epsilon: float) -> AttackSettings | None:
         return entry.settings(epsilon)
     if match := _PGD.fullmatch(name):
         suffixes = tuple(match[2].split("-")[1:])
+        if "nors" in suffixes and any(suffix.startswith("x") for suffix in suffixes):
+            raise UserError(f"attack {name}: -xN are random starts, and -nors has none")
         try:
             return _pgd(int(match[1]), suffixes)(epsilon)
         except ValidationError:  # the one setting that a name holds as a number

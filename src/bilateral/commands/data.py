@@ -2,6 +2,7 @@
 
 import sys
 from collections.abc import Callable, Sequence
+from contextlib import nullcontext
 from pathlib import Path
 from typing import Annotated, Any
 
@@ -69,7 +70,8 @@ def fetch_data(
     console = Console(file=sys.stderr, quiet=quiet, highlight=False, soft_wrap=True)
     columns = (*Progress.get_default_columns(), DownloadColumn(), TransferSpeedColumn())
     hidden = quiet or not console.is_terminal
-    with Progress(*columns, console=console, disable=hidden) as bar:
+    bar = Progress(*columns, console=console, disable=hidden)
+    with nullcontext() if hidden else bar:  # an older rich ends even a hidden bar with a line
         task = bar.add_task(name, total=None, visible=False)
 
         def progress(done: int, total: int | None) -> None:

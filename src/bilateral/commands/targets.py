@@ -50,6 +50,7 @@ def guarded(target: "Target", epsilon: float, device: "torch.device", force: boo
     import torch
 
     from bilateral.data.batches import as_floats, channels_first
+    from bilateral.data.readers_folder import has_test_set
     from bilateral.data.subsets import balanced_subset
     from bilateral.evaluation.guards import SAMPLE, guard
     from bilateral.evaluation.robustness import check_inputs
@@ -59,4 +60,11 @@ def guarded(target: "Target", epsilon: float, device: "torch.device", force: boo
     images = as_floats(channels_first(split.pixels[chosen]))
     labels = torch.from_numpy(split.labels)
     check_inputs(target.model, images[:1].to(device), labels)
-    return guard(target.model, images.to(device), labels[chosen], epsilon, force, few=True)
+    said = guard(target.model, images.to(device), labels[chosen], epsilon, force, few=True)
+    kind, _, path = target.data.partition(":")
+    if kind == "folder" and not target.config_digest and not has_test_set(Path(path)):
+        said.append(
+            f"{target.data} has no val/ or test/: a tenth of each class is attacked, "
+            f"{len(split.labels):,} images, which training on it would leave out"
+        )
+    return said

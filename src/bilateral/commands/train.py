@@ -1,5 +1,6 @@
 """`bilateral train`: a recipe, or the run of a config.json, into a run folder."""
 
+import re
 import sys
 from collections.abc import Sequence
 from pathlib import Path
@@ -60,7 +61,9 @@ def command(words: Sequence[str]) -> None:
         machine: Machine = Machine()
         out: str = Field("runs", description="where runs go")
         name: str | None = Field(
-            None, description="the run's folder in --out; the recipe's name, with another model's"
+            None,
+            description="the run's folder in --out; the recipe's name, or that of the run folder "
+            "that is repeated, with another model's",
         )
         device: str | None = Field(None, description="the GPU if there is one")
         quiet: bool = Field(False, description="no progress")
@@ -72,7 +75,7 @@ def command(words: Sequence[str]) -> None:
     prog = f"bilateral train {recipe or 'RECIPE'}"
     given = parse(Options, rest, prog, default=Options(run=default))
     run = with_consequences(given.run, default, rest)
-    name = _run_name(run, default) if given.name is None else given.name
+    name = _run_name(run, default, recipe or "") if given.name is None else given.name
     if name in ("", ".") or ".." in Path(name).parts or Path(name).is_absolute():
         raise UserError(f"--name '{name}': must be the name of a folder inside --out")
     if survey and not given.quiet and is_first_process():
@@ -117,14 +120,17 @@ def absolute(run: Run) -> Run:
     return run.with_fields(model=f"{Path(file).resolve()}:{function}")
 
 
-def _run_name(run: Run, default: Run) -> str:
-    """The recipe's name, with the model's appended when another model is trained."""
-    usual = default.model
-    if run.recipe in RECIPES and run.recipe != own_pictures.NAME:
+def _run_name(run: Run, default: Run, source: str) -> str:
+    """The recipe's name, with the model's appended when another model is trained.
+
+    What repeats a run folder's config.json goes by the name of that folder.
+    """
+    usual, name, folder = default.model, run.recipe, Path(source).resolve().parent
+    if source.endswith("config.json") and re.fullmatch(r"seed[0-9]+", folder.name):
+        name = folder.parent.name
+    elif run.recipe in RECIPES and run.recipe != own_pictures.NAME:
         usual = RECIPES[run.recipe].run.model
-    if run.model == usual:
-        return run.recipe
-    return f"{run.recipe}-{safe_name(run.model)}"
+    return name if run.model == usual else f"{name}-{safe_name(run.model)}"
 
 
 def train_run(

@@ -49,7 +49,7 @@ def files_of_split(path: Path, split: SplitName, seed: int) -> dict[str, list[st
     if not path.is_dir():
         raise UserError(f"{path} is not a folder: folder:PATH needs one with a folder a class")
     train = path / "train" if _is_set(path / "train") else None
-    test = next((path / name for name in ("val", "test") if _is_set(path / name)), None)
+    test = _test_set(path)
     if test is None:
         return _hold_out(_files_by_class(train or path, path), split, seed)
     if train is None:
@@ -62,6 +62,15 @@ def files_of_split(path: Path, split: SplitName, seed: int) -> dict[str, list[st
         shown = ", ".join(different[:5]) + (", ..." if len(different) > 5 else "")
         raise UserError(f"{train} and {test} have different classes: {shown}")
     return both[split]
+
+
+def has_test_set(path: Path) -> bool:
+    """Whether a folder brings its own test pictures, or a tenth of each class is held out."""
+    return _test_set(path.expanduser()) is not None
+
+
+def _test_set(path: Path) -> Path | None:
+    return next((path / name for name in ("val", "test") if _is_set(path / name)), None)
 
 
 def _folders(path: Path) -> list[Path]:

@@ -26,7 +26,8 @@ class EvaluationProgress:
         self.tasks: dict[str, TaskID] = {}
 
     def __enter__(self) -> Self:
-        self.bars.start()
+        if not self.bars.disable:  # an older rich ends even a hidden bar with a line
+            self.bars.start()
         return self
 
     def __exit__(
@@ -35,7 +36,8 @@ class EvaluationProgress:
         error: BaseException | None,
         trace: TracebackType | None,
     ) -> None:
-        self.bars.stop()
+        if not self.bars.disable:
+            self.bars.stop()
 
     def show(self, attack: str, done: int, images: int, accuracy: float) -> None:
         """So many images of an attack are done, with this accuracy so far."""

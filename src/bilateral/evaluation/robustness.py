@@ -14,7 +14,7 @@ from typing import NamedTuple
 import torch
 from torch import Tensor, nn
 
-from bilateral.attacks.ball import check_images, inside
+from bilateral.attacks.ball import check_images, check_labels, inside
 from bilateral.attacks.perform import perform
 from bilateral.attacks.settings import AttackSettings, CarliniWagner, DeepFool
 from bilateral.attacks.table import attack_members, attack_names
@@ -123,13 +123,7 @@ def in_memory(model: nn.Module, images: Tensor, labels: Tensor) -> tuple[Tensor,
     for name, value in (("images", images), ("labels", labels)):
         if not isinstance(value, Tensor):
             raise UserError(f"{name} must be a torch.Tensor, not {type(value).__name__}")
-    if labels.dim() != 1 or labels.is_floating_point():
-        raise UserError(
-            "labels must be class numbers, one whole number an image; "
-            f"these are {labels.dtype} of shape {tuple(labels.shape)}"
-        )
-    if len(images) != len(labels):
-        raise UserError(f"{len(images)} images but {len(labels)} labels")
+    check_labels(labels, len(images))
     device = next(iter(model.parameters()), images).device
     return images.to(device), labels.to(device).long()  # torch gathers by int64 alone
 

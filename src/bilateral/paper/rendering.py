@@ -43,7 +43,13 @@ def parity_table(rows: Sequence[Row]) -> str:
     accuracy they leave. A row without either was not measured.
     """
     head = ["model", "attack", "measured", "ours", "theirs", "peer", "images", "found", "aim"]
-    return with_origins(head, [_parity(row) for row in rows], rows)
+    commits: dict[str, set[str]] = {}
+    for row in rows:
+        commits.setdefault(row["recipe"], set()).add(row["commit"])
+    # A recipe trained at two commits is two models, and their figures are not to be compared.
+    several = {recipe for recipe, found in commits.items() if len(found) > 1}
+    lines = [_parity(row, row["recipe"] in several) for row in rows]
+    return with_origins(head, lines, rows)
 
 
 def variants_table(rows: Sequence[Row]) -> str:
@@ -65,13 +71,13 @@ def diagnosis_table(rows: Sequence[Row]) -> str:
     """`results/diagnose-*.json`: verdict, accuracies in per cent, readings of the checks."""
     attacks = list(dict.fromkeys(name for row in rows for name in row["accuracies"]))
     checks = list(dict.fromkeys(name for row in rows for name in row["readings"]))
-    head = ["model", "verdict", *(f"{name} (%)" for name in attacks), *checks]
+    head = ["model", "verdict", "images", *(f"{name} (%)" for name in attacks), *checks]
     lines = []
     for row in rows:
         shares, readings = row["accuracies"], row["readings"]
         cells = [percent(shares[name]) if name in shares else ABSENT for name in attacks]
         cells += [_reading(readings[name]) if name in readings else ABSENT for name in checks]
-        lines.append([row["title"], f"`{row['verdict']}`", *cells])
+        lines.append([row["title"], f"`{row['verdict']}`", _count(row["images"]), *cells])
     return with_origins(head, lines, rows, lambda row: str(row["title"]))
 
 
@@ -171,7 +177,7 @@ def _printed(paper: Row, names: Sequence[str]) -> list[str]:
     return ["as printed in the paper", paper["network"], str(paper["epochs"]), *cells, "", ""]
 
 
-def _parity(row: Row) -> list[str]:
+def _parity(row: Row, several: bool) -> list[str]:
     measured, figures = "not measured", [ABSENT, ABSENT]
     if row["mean_distance"] is not None:
         measured = "mean L2 distance"
@@ -180,7 +186,7 @@ def _parity(row: Row) -> list[str]:
         measured = "accuracy (%)"
         figures = [percent(row[key]) for key in ("accuracy", "peer_accuracy")]
     found = ABSENT if row["found"] is None else f"{row['found']:,} / {row['peer_found']:,}"
-    name = f"`{row['recipe']}`"
+    name = f"`{row['recipe']}`" + (f", trained at {row['commit']}" if several else "")
     facts = [name, row["attack"], measured, *figures, row["peer"], _count(row["images"])]
     return [*facts, found, _parity_aim(row)]
 

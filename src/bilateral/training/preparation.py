@@ -89,14 +89,18 @@ def guard_images(
     return DeviceImages(held_out, device).floats(numbers), truth, keys
 
 
-def low_ratio(run: Run, classes: int) -> str | None:
-    """What to know of a ratio so low that the true class can get less than half of the mass."""
-    rule = run.labels
-    if rule.rule not in ("adversarial", "supplementary") or rule.ratio is None:
-        return None
-    if rule.ratio >= default_ratio(classes):
-        return None
-    return (
-        f"labels.ratio {rule.ratio:g} is below {classes - 1} (classes - 1): the true class "
-        "can get less than half of the label's mass"
-    )
+def remarks(run: Run, classes: int, images: int) -> list[str]:
+    """What to know of settings that do other than they seem to."""
+    rule, size = run.labels, run.optimiser.batch_size
+    adversarial = rule.rule in ("adversarial", "supplementary")
+    said = []
+    if adversarial and rule.ratio is not None and rule.ratio < default_ratio(classes):
+        said.append(
+            f"labels.ratio {rule.ratio:g} is below {classes - 1} (classes - 1): the true class "
+            "can get less than half of the label's mass"
+        )
+    if adversarial and rule.top_k is not None and rule.top_k >= classes:
+        said.append(f"labels.top_k {rule.top_k}: all {classes - 1} wrong classes get a share")
+    if size > images:
+        said.append(f"optimiser.batch_size {size}: a step takes all {images:,} training images")
+    return said

@@ -34,7 +34,7 @@ from bilateral.training.preparation import (
     check_labels,
     first_batch_fits,
     guard_images,
-    low_ratio,
+    remarks,
     training_part,
 )
 from bilateral.training.priors import priors_of
@@ -127,7 +127,7 @@ class Trainer:
 
     def fit(self) -> None:
         """Train to the end, going on from the checkpoint if there is one."""
-        if said := low_ratio(self.run, len(self.split.classes)):
+        for said in remarks(self.run, len(self.split.classes), len(self.split.labels)):
             self.progress.note(said)
         if self.folder.checkpoint.exists():
             self._restore()
