@@ -137,6 +137,11 @@ class Labels(Settings):
     mix: Annotated[float, Field(ge=0, lt=1)] = Field(
         0.0, description="share of the uniform distribution mixed into the label of any rule"
     )
+    averaged_share: Annotated[float, Field(ge=0, lt=1)] = Field(
+        0.0,
+        description="share of the averaged weights' prediction at the clean image in the label of "
+        "any rule; a forward more",
+    )
     top_k: Positive | None = Field(
         None,
         description="share among so many wrong classes of largest loss (R-MC-LA9); none: all",
@@ -277,6 +282,8 @@ class Run(Settings):
             raise ValueError(
                 "adversary.prior_start follows crops alone: data.augment must not resize"
             )
+        if self.labels.averaged_share and (self.averaging is None or self.method == "undefended"):
+            raise ValueError("labels.averaged_share is for adversarial training with averaging")
         if self.guard != "watch" and not self.check_epochs:
             raise ValueError("guard acts on readings: check_epochs must be 1 or more")
         if self.guard != "watch" and self.method == "undefended":

@@ -91,6 +91,8 @@ class BilateralAdversary:
             raise UserError(first_complaint(error)) from None
         if self.adversary.prior_start:
             raise UserError("prior_start is for `bilateral train`, which knows images by number")
+        if self.labels.averaged_share:
+            raise UserError("averaged_share is for `bilateral train`, which averages the weights")
         self._checked = False
 
     def __repr__(self) -> str:

@@ -92,6 +92,7 @@ MOMENTUM = {"weight_perturbation": 0.01, "weight_perturbation_along": "momentum"
 NUAT = {"method": "trades", "regulariser.kind": "nuclear", "regulariser.weight": 1.0}
 VARIANTS = [
     {},
+    {"labels.averaged_share": 0.5},
     {"adversary.batch_norm": "train"},
     {"adversary.prior_start": True},
     MOMENTUM,
@@ -128,6 +129,24 @@ def test_a_captured_step_tracks_the_plain_one(split, tmp_path, fields, monkeypat
     run = TINY.with_paths({**fields, "precision": "float32"})
     engine = same_losses(split, run, Machine(), tmp_path, torch.device("cuda"))
     assert engine._graph is not None and engine.speed == Speed(True, True, True, True)
+
+
+def test_half_of_the_label_is_what_the_average_believes_before_the_step(split, tmp_path):
+    run = TINY.with_paths({"labels.averaged_share": 0.5})
+    _, trainer = losses(split, run, PLAIN, tmp_path, steps=3)
+    seen, add_gradients = [], trainer.engine._add_gradients
+
+    def kept(perturbed, images, labels):
+        believed = copy.deepcopy(trainer.averaged.model)(images).softmax(1)
+        seen.append((perturbed.soft_labels, believed, labels))
+        return add_gradients(perturbed, images, labels)
+
+    trainer.engine._add_gradients = kept
+    trainer.take(next(trainer.batches.epoch(0)), 0)
+    ((mixed, believed, labels),) = seen
+    rest = 2 * mixed - believed  # the rule's own label: ratio 9 makes the true class 1/2 or more
+    torch.testing.assert_close(rest.sum(1), torch.ones(len(rest)))
+    assert rest.min() > -1e-5 and rest.gather(1, labels[:, None]).min() > 0.5 - 1e-5
 
 
 def test_the_tolerance_would_catch_a_wrong_step(split, tmp_path, monkeypatch):

@@ -7,7 +7,7 @@ from torch.nn import functional as F
 from bilateral.config import Adversary, Labels, Regulariser, Run
 from bilateral.method import perturb
 from bilateral.randomness import image_keys
-from bilateral.training.step import forwards_per_image, perturbed_batch, step_loss
+from bilateral.training.step import forwards_per_image, perturbed_batch, step_loss, taught
 from bilateral.training.twin import twin_of
 
 KEYS = image_keys(0, torch.arange(16))
@@ -120,6 +120,20 @@ def test_a_regulariser_at_the_start_pulls_to_the_prediction_there(linear, batch)
     torch.testing.assert_close(result.loss, expected)
     assert result.clean_correct is None, "the clean image was not looked at"
     assert forwards_per_image(pulled) == forwards_per_image(run) == 5
+
+
+def test_a_share_of_the_label_is_what_the_average_believes(linear, batch):
+    rule = Labels(rule="adversarial", averaged_share=0.25)
+    run = Run(adversary=Adversary(target="most-confusing"), labels=rule, averaging=0.9)
+    perturbed = perturbed_batch(linear, *batch, run, KEYS)
+    teacher = torch.nn.Sequential(torch.nn.Flatten(), torch.nn.Linear(batch[0][0].numel(), 5))
+    found = taught(teacher, batch[0], perturbed, rule)
+    expected = 0.75 * perturbed.soft_labels + 0.25 * teacher(batch[0]).softmax(1)
+    torch.testing.assert_close(found.soft_labels, expected)
+    assert not found.soft_labels.requires_grad
+    assert found.images is perturbed.images
+    plain = run.with_fields(labels=Labels(rule="adversarial"))
+    assert forwards_per_image(run) == forwards_per_image(plain) + 1
 
 
 def test_what_a_step_costs():

@@ -28,6 +28,7 @@ from bilateral.training.step import (
     perturbed_batch,
     reads_clean,
     step_loss,
+    taught,
 )
 from bilateral.training.twin import twin_of
 from bilateral.training.uphill import gradients, momenta, uphill
@@ -110,9 +111,12 @@ class Engine:
             # undo the first of TRADES's two.
             self._update.broadcast_buffers = False
         self._twin: Any = twin_of(model, run.adversary.batch_norm)
+        self._teacher: Any = averaged.model if averaged and run.labels.averaged_share else None
         if speed.compile:
             self._update = compiled(self._update, dynamic=False)
             self._twin = compiled(self._twin, dynamic=False)
+            if self._teacher is not None:
+                self._teacher = compiled(self._teacher, dynamic=False)
 
     def clear(self) -> None:
         """Start an epoch's sums anew."""
@@ -219,6 +223,8 @@ class Engine:
             start = self.priors.start(numbers, moved)
         with autocast(self.device, self.bfloat16):
             perturbed = perturbed_batch(self._twin, images, labels, self.run, keys, start)
+            if self._teacher is not None and perturbed:
+                perturbed = taught(self._teacher, images, perturbed, self.run.labels)
         if self.priors and perturbed:
             self.priors.keep(numbers, moved, perturbed.images - images)
         return perturbed

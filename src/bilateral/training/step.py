@@ -2,10 +2,11 @@
 
 from typing import NamedTuple
 
+import torch
 from torch import Tensor, nn
 from torch.nn import functional as F
 
-from bilateral.config import Run
+from bilateral.config import Labels, Run
 from bilateral.labels import soft_cross_entropy, soft_labels
 from bilateral.method import needs_reference, perturb_by
 from bilateral.regularisers import regularisation
@@ -41,6 +42,18 @@ def perturbed_batch(
     adversary, rule = run.adversary, run.labels
     return Perturbed(
         *perturb_by(twin, images, labels, adversary, rule, keys, regularised(run), start)
+    )
+
+
+@torch.no_grad()
+def taught(teacher: nn.Module, images: Tensor, perturbed: Perturbed, rule: Labels) -> Perturbed:
+    """The same with a share of the averaged weights' prediction in the labels (Dong et al. 2022).
+
+    What the network memorises late in training its average does not yet believe.
+    """
+    believed = F.softmax(teacher(images).float(), 1)
+    return perturbed._replace(
+        soft_labels=torch.lerp(perturbed.soft_labels, believed, rule.averaged_share)
     )
 
 
@@ -101,7 +114,8 @@ def forwards_per_image(run: Run) -> int:
     adversary = run.adversary
     update = 6 if run.method == "trades" else 3
     updates = 2 if climbs(run) else 1
-    return reads_clean(run) + 2 * adversary.steps + updates * update
+    taught = bool(run.labels.averaged_share)
+    return reads_clean(run) + taught + 2 * adversary.steps + updates * update
 
 
 def _correct(logits: Tensor, labels: Tensor) -> Tensor:
