@@ -243,12 +243,13 @@ class Run(Settings):
     )
     regulariser: Regulariser = Regulariser()
     weight_perturbation: Annotated[float, Field(ge=0, lt=1)] = Field(
-        0.0, description="AWP: weights move uphill by this share of their length"
+        0.0,
+        description="AWP: each weight moves uphill by this share of its length before the gradient",
     )
     weight_perturbation_along: Literal["gradient", "momentum"] = Field(
         "gradient",
-        description="weights move along their gradient, which costs an update more, or along the "
-        "optimiser's momentum, which costs nothing",
+        description="weights move along their gradient, which costs an update more, or on along the "
+        "last steps, which costs nothing",
     )
     optimiser: Optimiser = Optimiser()
     epochs: Positive = Field(100, description="passes over the training set")

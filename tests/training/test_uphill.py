@@ -12,7 +12,7 @@ from bilateral.paper.recipes import recipe_named
 from bilateral.runs import RunFolder
 from bilateral.training.progress import TrainingProgress
 from bilateral.training.trainer import Trainer, train
-from bilateral.training.uphill import gradients, momenta, uphill
+from bilateral.training.uphill import gradients, last_steps, uphill
 
 CPU = torch.device("cpu")
 QUIET = TrainingProgress(quiet=True)
@@ -60,9 +60,9 @@ def test_a_frozen_weight_stays(network):
         assert torch.equal(network[0].weight, before)
 
 
-def test_the_momentum_is_the_optimisers_and_there_is_none_at_first(network):
+def test_the_last_steps_are_the_optimisers_and_there_are_none_at_first(network):
     optimiser = torch.optim.SGD(network.parameters(), lr=0.1, momentum=0.9)
-    assert momenta(network, optimiser) == {}
+    assert last_steps(network, optimiser) == {}
     sums = {parameter: torch.zeros_like(parameter) for parameter in network.parameters()}
     for seed in range(3):
         images = torch.rand(10, 6, generator=torch.Generator().manual_seed(seed))
@@ -71,10 +71,10 @@ def test_the_momentum_is_the_optimisers_and_there_is_none_at_first(network):
         for parameter in sums:
             sums[parameter] = 0.9 * sums[parameter] + parameter.grad
         optimiser.step()
-    found = momenta(network, optimiser)
+    found = last_steps(network, optimiser)
     assert set(found) == set(network.parameters())
-    for parameter, momentum in found.items():
-        torch.testing.assert_close(momentum, sums[parameter])
+    for parameter, way in found.items():
+        torch.testing.assert_close(way, -sums[parameter])
         assert parameter.grad is not None, "gradients are left alone"
 
 
@@ -103,8 +103,8 @@ def test_a_step_descends_by_the_gradient_found_uphill(tmp_path):
         torch.testing.assert_close(now.detach(), expected, rtol=1e-4, atol=1e-6)
 
 
-def test_along_the_momentum_one_gradient_is_taken_where_the_last_steps_rose(tmp_path):
-    """The first step moves nothing; the second along what the first left behind."""
+def test_along_the_momentum_one_gradient_is_taken_past_where_the_last_step_led(tmp_path):
+    """The first step moves nothing; the second goes on in the direction of the first."""
     run = TINY.with_fields(weight_perturbation_along="momentum")
     trainer = Trainer(run, RunFolder(tmp_path), load("digits", "train"), CPU, QUIET)
     seen = []
@@ -119,7 +119,7 @@ def test_along_the_momentum_one_gradient_is_taken_where_the_last_steps_rose(tmp_
     starts = []
     for _ in range(2):
         starts.append([value.detach().clone() for value in trainer.model.parameters()])
-        ways = momenta(trainer.model, trainer.optimiser)
+        ways = last_steps(trainer.model, trainer.optimiser)
         slopes = [ways[value].clone() for value in trainer.model.parameters() if value in ways]
         trainer.take(next(batches), 0)
     assert len(seen) == 2, "one update a step"
@@ -128,6 +128,10 @@ def test_along_the_momentum_one_gradient_is_taken_where_the_last_steps_rose(tmp_
     for weight, slope, there in zip(starts[1], slopes, seen[1], strict=True):
         shift = 0.01 * weight.norm() / slope.norm() * slope if weight.dim() > 1 else 0
         torch.testing.assert_close(there, weight + shift)
+    for before, after, there in zip(*starts, seen[1], strict=True):
+        if before.dim() > 1:  # the decay of the weights turns the step a little
+            on = F.cosine_similarity((there - after).flatten(), (after - before).flatten(), 0)
+            assert on > 0.99
 
 
 @pytest.mark.parametrize("along", ["gradient", "momentum"])

@@ -31,7 +31,7 @@ from bilateral.training.step import (
     taught,
 )
 from bilateral.training.twin import twin_of
-from bilateral.training.uphill import gradients, momenta, uphill
+from bilateral.training.uphill import gradients, last_steps, uphill
 
 WARM_STEPS = 2
 """Steps before the capture: the compiler, cuDNN's search and the momentum are done by then."""
@@ -210,7 +210,7 @@ class Engine:
                 self._add_gradients(perturbed, images, labels)
                 ways = gradients(self.model)
             else:
-                ways = momenta(self.model, self.optimiser)
+                ways = last_steps(self.model, self.optimiser)
             with uphill(ways, self.run.weight_perturbation):
                 return self._add_gradients(perturbed, images, labels)
 

@@ -1,7 +1,7 @@
 """Adversarial weight perturbation (Wu et al. 2020): a gradient taken where weights are worse.
 
-Uphill is where the batch's own gradient points, for the cost of one more update, or where the
-gradients of the last steps did, for nothing (the momentum; Becker et al. 2024 for SAM).
+Uphill is where the batch's own gradient points, for the cost of one more update. For nothing it is
+found further along the last steps, which overshoot wherever the loss is steep (Becker et al. 2024).
 """
 
 from collections.abc import Iterator
@@ -21,10 +21,13 @@ def gradients(model: nn.Module) -> dict[Tensor, Tensor]:
     return found
 
 
-def momenta(model: nn.Module, optimiser: torch.optim.Optimizer) -> dict[Tensor, Tensor]:
-    """The optimiser's momentum of each parameter, which has none before the first step."""
+def last_steps(model: nn.Module, optimiser: torch.optim.Optimizer) -> dict[Tensor, Tensor]:
+    """Where momentum has been moving each parameter; nowhere before the first step.
+
+    SGD goes against its momentum, which is a sum of gradients.
+    """
     found = {one: optimiser.state[one].get("momentum_buffer") for one in model.parameters()}
-    return {parameter: momentum for parameter, momentum in found.items() if momentum is not None}
+    return {parameter: -momentum for parameter, momentum in found.items() if momentum is not None}
 
 
 @contextmanager
