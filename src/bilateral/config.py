@@ -248,8 +248,8 @@ class Run(Settings):
     )
     weight_perturbation_along: Literal["gradient", "momentum"] = Field(
         "gradient",
-        description="weights move along their gradient, which costs an update more, or on along the "
-        "last steps, which costs nothing",
+        description="weights move along their gradient, for an update more, or on along the last "
+        "steps, for nothing",
     )
     optimiser: Optimiser = Optimiser()
     epochs: Positive = Field(100, description="passes over the training set")
