@@ -122,15 +122,25 @@ def versions(device: torch.device) -> dict[str, str]:
 
 
 def commit() -> str:
-    """The commit of the code that runs, where it runs from a repository."""
-    here = Path(__file__).parent
-    found = subprocess.run(
-        ["git", "-C", str(here), "rev-parse", "--short", "HEAD"],
-        capture_output=True,
-        text=True,
-        check=False,
-    )
-    return found.stdout.strip() or f"version {bilateral.__version__}"
+    """The commit of the code that runs, where it runs from its repository; else the version.
+
+    An environment inside somebody's own repository is not part of that one's commit.
+    """
+    here = Path(__file__)
+    git = ["git", "-C", str(here.parent)]
+    try:
+        tracked = _said([*git, "ls-files", here.name])
+        return _said([*git, "rev-parse", "--short", "HEAD"]) if tracked else _version()
+    except (OSError, subprocess.CalledProcessError):  # no git here, or no repository
+        return _version()
+
+
+def _said(words: list[str]) -> str:
+    return subprocess.run(words, capture_output=True, text=True, check=True).stdout.strip()
+
+
+def _version() -> str:
+    return f"version {bilateral.__version__}"
 
 
 class StopRequest:

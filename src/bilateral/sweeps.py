@@ -115,7 +115,9 @@ class Sweep:
         about: Mapping[str, Any] | None = None,
     ) -> None:
         self.runs, self.out, self.judging, self.seconds = runs, out, judging, seconds
-        self.device, self.say, self.machine, self.about = device, say, machine, about or {}
+        self.device, self.say, self.machine = device, say, machine
+        # Read once: a commit that is made meanwhile is not the code that runs.
+        self.origin = {**versions(device), "commit": commit(), **(about or {})}
         self.trials = {
             name: Trial(
                 name,
@@ -255,6 +257,6 @@ class Sweep:
         self._write(self.file, ranked(list(self.trials.values())))
 
     def _write(self, path: Path, trials: Sequence[Trial]) -> None:
-        origin = {**versions(self.device), "commit": commit(), **self.about}
         rows = [asdict(trial) for trial in trials]
-        write_json(path, {"schema": 1, "judging": self._judging, "origin": origin, "trials": rows})
+        found = {"judging": self._judging, "origin": self.origin, "trials": rows}
+        write_json(path, {"schema": 1, **found})
