@@ -16,6 +16,7 @@ from bilateral.commands.sweep import Plan, read_plan, runs_of
 from bilateral.data.datasets import load
 from bilateral.errors import TrainingError, UserError
 from bilateral.paper.recipes import recipe_named
+from bilateral.paper.studies import crossed_page
 from bilateral.results import Evaluation
 from bilateral.runs import RunFolder
 from bilateral.sweeps import Dropped, Early, alike, early_readings, hopeless
@@ -322,6 +323,41 @@ def test_runs_made_one_by_one_are_gathered_into_a_ranking(swept, tmp_path, capsy
     (tmp_path / "out" / "target-none" / "seed0" / "trial.json").write_text("{}")
     assert main(words) == 2
     assert "trial.json is damaged" in capsys.readouterr().err
+
+
+@pytest.mark.parametrize("change", [("pgd10", "pgd5"), ("epochs = 3", "epochs = 2")])
+def test_a_file_that_changes_under_the_jobs_is_told_of(change, tmp_path, monkeypatch, capsys):
+    path, out = tmp_path / "small.toml", str(tmp_path / "out")
+    path.write_text(SMALL)
+
+    def at_once(commands, jobs, done, may_start):
+        path.write_text(SMALL.replace(*change))
+        name, words = next(iter(commands.items()))
+        assert main(list(words)) == 0
+        done(name)
+
+    monkeypatch.setattr("bilateral.sweeps.run_together", at_once)
+    assert main(["sweep", str(path), "--out", out, "--jobs", "2", "--quiet"]) == 2
+    error = capsys.readouterr().err
+    assert error == (
+        "bilateral: target-none/seed0: the sweep's file was changed meanwhile; start it again\n"
+    )
+
+
+def test_an_axis_that_was_renamed_is_told_of_by_its_new_name(swept, tmp_path):
+    """The runs are the same ones: nothing is trained again."""
+    shutil.copytree(swept / "out", tmp_path / "out")
+    path = tmp_path / "small.toml"
+    choices = [
+        f'[choices.aim.target-{target}]\nadversary.target = "{target}"\n'
+        for target in ("none", "least-likely")
+    ]
+    path.write_text(SMALL.partition("[grid]")[0] + "".join(choices))
+    assert main(["sweep", str(path), "--out", str(tmp_path / "out"), "--minutes", "0"]) == 0
+    assert {trial["status"] for trial in trials(tmp_path)} == {"done"}
+    for trial in trials(tmp_path):
+        assert trial["chosen"] == {"aim": trial["name"].removesuffix("/seed0")}
+    assert "| aim, beside target-none |" in crossed_page(tmp_path / "out" / "sweep.json")
 
 
 def test_when_the_time_is_spent_none_is_started(tmp_path, capsys):

@@ -7,7 +7,7 @@ images out and is judged on them. Each is a normal run folder, and the sweep goe
 import time
 from collections.abc import Callable, Mapping, Sequence
 from contextlib import suppress
-from dataclasses import asdict, dataclass
+from dataclasses import asdict, dataclass, replace
 from pathlib import Path
 from typing import Any
 
@@ -134,7 +134,12 @@ class Sweep:
                     f"{self.out / name} was trained with other settings: choose another --out, "
                     "or give the run another name"
                 )
-        self.trials |= {name: stored[name] for name in self.trials if name in stored}
+        # What a run is along the axes is the file's to say: an axis may have got another name.
+        self.trials |= {
+            name: replace(stored[name], fields=trial.fields, chosen=trial.chosen)
+            for name, trial in self.trials.items()
+            if name in stored
+        }
 
     @property
     def file(self) -> Path:
@@ -174,7 +179,7 @@ class Sweep:
             run_together(
                 {name: [*words, "--trial", name] for name in left},
                 jobs,
-                lambda name: self.keep(*self._read(self._outcome(name))),
+                lambda name: self.keep(self._left_by(name)),
                 lambda: time.monotonic() - started < self.seconds,
             )
             self._write_all()
@@ -187,6 +192,13 @@ class Sweep:
             self._try(trial, self.runs[name].run)
         self._write(self._outcome(name), [trial])
         return trial
+
+    def _left_by(self, name: str) -> Trial:
+        """What a run's own process made of it, which read the sweep's file anew."""
+        for trial in self._read(self._outcome(name)):
+            if trial.config_digest == self.trials[name].config_digest:
+                return trial
+        raise UserError(f"{name}: the sweep's file was changed meanwhile; start it again")
 
     def keep(self, trial: Trial) -> None:
         """Tell of a trial and write where the sweep stands."""
