@@ -21,6 +21,7 @@ from bilateral.results import Evaluation
 from bilateral.runs import RunFolder
 from bilateral.sweeps import Dropped, Early, alike, early_readings, hopeless
 from bilateral.training.preparation import training_part
+from bilateral.trials import Trial, crossed, effects
 from entry_point import bilateral
 
 SMALL = """
@@ -135,8 +136,13 @@ def test_the_grid_the_list_and_the_seeds_are_multiplied():
     wide = found["epsilon-4-255-ratio-9-wide/seed5"]
     plan.runs = [{"adversary.start_width": 1.0}, {"adversary.start_width": 2.0}]
     planned = dict(runs_of(plan))["epsilon-4-255-ratio-9-start-width-2-0/seed5"]
-    assert planned == wide
-    assert planned.chosen == {"adversary.epsilon": "4/255", "labels.ratio": "9"}
+    assert (planned.run, planned.fields) == (wide.run, wide.fields)
+    assert planned.chosen == {
+        "adversary.epsilon": "4/255",
+        "labels.ratio": "9",
+        "run": "start-width-2-0",
+    }
+    assert wide.chosen["run"] == "wide"
     run, own = planned.run, planned.fields
     assert (run.seed, run.epochs, run.data.held_out, run.labels.ratio) == (5, 30, 1000, 9)
     assert run.adversary.epsilon == pytest.approx(4 / 255)
@@ -164,6 +170,21 @@ def test_a_run_is_not_named_by_a_value_that_another_part_replaced(text, tmp_path
     path.write_text(f'recipe = "cifar10-r-mc-la"\n{text}\n')
     with pytest.raises(UserError, match=r"labels\.ratio: only one of grid, choices and runs"):
         dict(runs_of(read_plan(path)))
+
+
+def test_single_runs_are_an_axis_of_their_own():
+    """Runs of one place in the grid are no seeds of one configuration."""
+    runs = [{"name": "plain"}, {"name": "long", "epochs": 40}]
+    plan = Plan(recipe="cifar10-r-mc-la", grid={"labels.ratio": [9, 20]}, runs=runs)
+    robust = {"plain": 0.3, "long": 0.5}
+    made = [
+        Trial(name, one.fields, "done", 0.9, robust[one.chosen["run"]], chosen=one.chosen)
+        for name, one in runs_of(plan)
+    ]
+    axes = {"labels.ratio": ["9", "20"], "run": ["plain", "long"]}
+    assert crossed(made, axes, "run")[1] == [["9", "30.0", "50.0"], ["20", "30.0", "50.0"]]
+    assert effects(made, axes, "run")[1] == [["long", "+20.0", "+20.0 to +20.0", "2 of 2"]]
+    assert effects(made, axes, "labels.ratio")[1] == [["20", "+0.0", "+0.0 to +0.0", "0 of 2"]]
 
 
 CHOICES = """
@@ -247,6 +268,10 @@ def test_a_field_of_a_part_leaves_the_rest_of_the_part_alone(text, tmp_path):
         ("recipe = 'digits-r-mc-la'\n[grid]\nepochs = 3", "grid.epochs 3: must be a list"),
         ("recipe = 'digits-r-mc-la'\n[choices.a]", "choices.a: must have at least 1 value"),
         ("recipe = 'digits-r-mc-la'\n[choices.a.b]\nepoch = 3", "unknown field 'epoch'"),
+        (
+            "recipe = 'digits-r-mc-la'\n[choices.run.b]\nepochs = 3\n[[runs]]\nname = 'x'",
+            "choices.run: the name is taken",
+        ),
         ("recipe = 'digits-r-mc-la'\nminutes = -4", "minutes -4: must be at least 0"),
         ("recipe = 'digits-r-mc-la'\nminutes = nan", "minutes nan: must be a finite number"),
         ("recipe = 'digits-r-mc-la'\n[fields]\nmodel = 'small-cn'", "nearest: small-cnn"),

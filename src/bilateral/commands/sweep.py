@@ -200,20 +200,46 @@ class _Value(NamedTuple):
 
 
 def _axes(plan: Plan) -> list[list[_Value]]:
-    """What is multiplied: the grid's fields, then the choices."""
-    grid = [
-        [_Value(path, str(value), f"{_last(path)}-{value}", {path: value}) for value in values]
+    """What is multiplied: the grid's fields, then the choices, then the single runs."""
+    axes = [
+        [_Value(path, str(value), _part(path, value), {path: value}) for value in values]
         for path, values in plan.grid.items()
     ]
-    choices = [
-        [_Value(axis, name, name, fields) for name, fields in values.items()]
+    axes += [
+        [_Value(axis, name, safe_name(name), fields) for name, fields in values.items()]
         for axis, values in plan.choices.items()
     ]
-    return grid + choices
+    if plan.runs != [{}]:
+        axes.append([_single(fields) for fields in plan.runs])
+    names = [values[0].axis for values in axes]
+    for axis in plan.choices:
+        if names.count(axis) > 1:
+            raise UserError(f"choices.{axis}: the name is taken, by the grid or by `runs`")
+    return axes
 
 
-def _last(path: str) -> str:
-    return path.rpartition(".")[2]
+def _single(fields: Values) -> _Value:
+    """One of `runs`, by its own name or by its fields."""
+    own = {path: value for path, value in fields.items() if path != "name"}
+    parts = [_part(path, value) for path, value in own.items()]
+    name = safe_name(str(fields["name"])) if "name" in fields else "-".join(parts)
+    return _Value("run", name or "base", name, own)
+
+
+def _part(path: str, value: object) -> str:
+    return safe_name(f"{path.rpartition('.')[2]}-{value}")
+
+
+def _together(values: Sequence[_Value]) -> Values:
+    """The fields of a run, each set by one axis alone: its name tells of all of them."""
+    own: dict[str, Any] = {}
+    for value in values:
+        if twice := sorted(own.keys() & value.fields.keys()):
+            raise UserError(f"{twice[0]}: only one of grid, choices and runs may set it")
+        own |= value.fields
+    if "seed" in own:
+        raise UserError("seeds are the file's `seeds`, not a field of runs")
+    return own
 
 
 def runs_of(plan: Plan) -> Iterator[tuple[str, Planned]]:
@@ -225,28 +251,16 @@ def runs_of(plan: Plan) -> Iterator[tuple[str, Planned]]:
     base = base.with_paths({"data.held_out": held_out})
     seen: set[str] = set()
     for values in product(*_axes(plan)):
+        own = _together(values)
+        name = "-".join(value.name for value in values if value.name) or "base"
+        if name in seen:
+            raise UserError(f"two runs are named '{name}': give each a `name` of its own")
+        seen.add(name)
         chosen = {value.axis: value.text for value in values}
-        for single in plan.runs:
-            paths = [
-                path for fields in (*(part.fields for part in values), single) for path in fields
-            ]
-            if twice := sorted({path for path in paths if paths.count(path) > 1}):
-                # The last would win, and the name would still tell of the first.
-                raise UserError(f"{twice[0]}: only one of grid, choices and runs may set it")
-            own = {path: value for part in values for path, value in part.fields.items()} | single
-            if "seed" in own:
-                raise UserError("seeds are the file's `seeds`, not a field of runs")
-            given = own.pop("name", None)
-            parts = [f"{_last(path)}-{value}" for path, value in single.items()]
-            parts = [part.name for part in values] + (parts if given is None else [str(given)])
-            name = "-".join(map(safe_name, parts)) or "base"
-            if name in seen:
-                raise UserError(f"two runs are named '{name}': give each a `name` of its own")
-            seen.add(name)
-            for seed in plan.seeds:
-                run = changed(base, own).with_fields(seed=seed)
-                _check(run, name)
-                yield f"{name}/seed{seed}", Planned(absolute(run), own, chosen)
+        for seed in plan.seeds:
+            run = changed(base, own).with_fields(seed=seed)
+            _check(run, name)
+            yield f"{name}/seed{seed}", Planned(absolute(run), own, chosen)
 
 
 def _check(run: Run, name: str) -> None:
