@@ -77,15 +77,24 @@ def test_images_in_another_unit_are_refused(linear, batch):
         bilateral.BilateralAdversary()(linear, batch[0] * 255, batch[1])
 
 
-@pytest.mark.parametrize("labels", ["floats", "one-hot", "fewer"])
+@pytest.mark.parametrize("labels", ["floats", "one-hot", "fewer", "array"])
 def test_labels_that_are_no_class_numbers_are_refused(labels, linear, batch):
     given = {
         "floats": batch[1].float(),
         "one-hot": torch.nn.functional.one_hot(batch[1]),
         "fewer": batch[1][:-1],
+        "array": batch[1].numpy(),
     }[labels]
-    with pytest.raises(UserError, match=r"class numbers|images but"):
+    with pytest.raises(UserError, match=r"class numbers|images but|not ndarray"):
         bilateral.BilateralAdversary()(linear, batch[0], given)
+
+
+@pytest.mark.parametrize("kind", [torch.int32, torch.uint8])
+def test_labels_of_any_whole_numbers_do(kind, linear, batch):
+    adversary = bilateral.BilateralAdversary(random_start=False)
+    expected = adversary(linear, *batch)
+    for found, usual in zip(adversary(linear, batch[0], batch[1].to(kind)), expected, strict=True):
+        assert torch.equal(found, usual)
 
 
 def test_the_public_names_can_be_found():

@@ -14,7 +14,7 @@ import torch
 from pydantic import ValidationError
 from torch import Tensor, nn
 
-from bilateral.attacks.ball import check_images, check_labels
+from bilateral.attacks.ball import check_images, check_labels, check_tensors
 from bilateral.attacks.gradient import gradient_attack
 from bilateral.attacks.untouched import untouched
 from bilateral.config import Adversary, Labels, first_complaint
@@ -101,10 +101,12 @@ class BilateralAdversary:
     def __call__(self, model: nn.Module, images: Tensor, labels: Tensor) -> tuple[Tensor, Tensor]:
         """Adversarial images and soft labels for one training step."""
         if not self._checked:  # once: looking at pixels makes a GPU wait
+            check_tensors(images, labels)
             check_images(images)
             check_labels(labels, len(images))
             self._checked = True
-        adversarial, soft, _ = perturb(model, images, labels, self.adversary, self.labels)
+        numbers = labels.long()  # torch gathers by int64 alone
+        adversarial, soft, _ = perturb(model, images, numbers, self.adversary, self.labels)
         return adversarial, soft
 
 

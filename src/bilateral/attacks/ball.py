@@ -51,6 +51,13 @@ def per_image(values: Tensor, images: Tensor) -> Tensor:
     return values.reshape(-1, *[1] * (images.dim() - 1))
 
 
+def check_tensors(images: Tensor, labels: Tensor) -> None:
+    """Refuse arrays and lists."""
+    for name, value in (("images", images), ("labels", labels)):
+        if not isinstance(value, Tensor):
+            raise UserError(f"{name} must be a torch.Tensor, not {type(value).__name__}")
+
+
 def check_images(images: Tensor) -> None:
     """Refuse images that are not floats in [0, 1]: every budget is in that unit."""
     if not images.is_floating_point() or images.min() < 0 or images.max() > 1:

@@ -14,7 +14,7 @@ from typing import NamedTuple
 import torch
 from torch import Tensor, nn
 
-from bilateral.attacks.ball import check_images, check_labels, inside
+from bilateral.attacks.ball import check_images, check_labels, check_tensors, inside
 from bilateral.attacks.perform import perform
 from bilateral.attacks.settings import AttackSettings, CarliniWagner, DeepFool
 from bilateral.attacks.table import attack_members, attack_names
@@ -120,9 +120,7 @@ def in_memory(model: nn.Module, images: Tensor, labels: Tensor) -> tuple[Tensor,
     """What somebody hands over, on the model's device; refused where it is of another kind."""
     if not isinstance(model, nn.Module):
         raise UserError(f"the model must be a torch.nn.Module, not {type(model).__name__}")
-    for name, value in (("images", images), ("labels", labels)):
-        if not isinstance(value, Tensor):
-            raise UserError(f"{name} must be a torch.Tensor, not {type(value).__name__}")
+    check_tensors(images, labels)
     check_labels(labels, len(images))
     device = next(iter(model.parameters()), images).device
     return images.to(device), labels.to(device).long()  # torch gathers by int64 alone
