@@ -77,16 +77,16 @@ def _shapes(path: Path) -> dict[str, tuple[int, ...]]:
     """What a weights file declares, and safetensors checks against its length; nothing is read."""
     if not path.is_file():
         raise UserError(f"no weights at {path}")
-    if path.suffix in _PICKLES:
-        raise UserError(
-            f"{path}: weights are read as safetensors, which cannot carry code; convert them by "
-            "safetensors.torch.save_file(torch.load(path, weights_only=True), new_path)"
-        )
     try:
         with safe_open(path, "pt") as file:
             names = file.keys()
             return {name: tuple(file.get_slice(name).get_shape()) for name in names}
     except (SafetensorError, OSError, KeyError, ValueError) as error:
+        if path.suffix in _PICKLES:
+            raise UserError(
+                f"{path}: weights are read as safetensors, which cannot carry code; convert them "
+                "by safetensors.torch.save_file(torch.load(path, weights_only=True), new_path)"
+            ) from None
         raise UserError(f"{path} is damaged: not safetensors ({error!s:.200})") from None
 
 

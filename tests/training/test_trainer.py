@@ -210,6 +210,10 @@ def test_weights_to_start_from(digits, tmp_path):
     assert torch.equal(trainer.model.head.weight, other.model.head.weight)
     with pytest.raises(UserError, match="does not fit the model"):
         Trainer(run.with_fields(model="wrn-10-1"), first, digits, CPU, QUIET)
+    renamed = tmp_path / "theirs.bin"
+    renamed.write_bytes(first.weights.read_bytes())
+    same = Trainer(run.with_fields(weights=str(renamed)), first, digits, CPU, QUIET)
+    assert torch.equal(same.model.head.weight, other.model.head.weight), "whatever its name"
     with pytest.raises(UserError, match="no weights at"):
         Trainer(run.with_fields(weights="nowhere.safetensors"), first, digits, CPU, QUIET)
 
