@@ -71,6 +71,14 @@ def said(capsys, monkeypatch, tmp_path):
             "the regulariser is for adversarial training",
         ),
         (
+            f"{TRAIN} --weight-perturbation-along momentum --optimiser.momentum 0",
+            "--weight-perturbation-along momentum: --optimiser.momentum is 0",
+        ),
+        (
+            f"{TRAIN} --labels.averaged-share 0.4",
+            "--labels.averaged-share is for adversarial training with averaging",
+        ),
+        (
             f"{TRAIN} --adversary.prior-start --data.augment resized-crop-flip",
             "--adversary.prior-start follows crops alone: --data.augment must not resize",
         ),

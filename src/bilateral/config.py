@@ -239,7 +239,7 @@ class Run(Settings):
     adversary: Adversary = Adversary()
     labels: Labels = Labels()
     trades_weight: Annotated[float, Field(gt=0)] = Field(
-        6.0, description="weight of TRADES's divergence term"
+        6.0, description="weight of TRADES's divergence, where no regulariser takes its place"
     )
     regulariser: Regulariser = Regulariser()
     weight_perturbation: Annotated[float, Field(ge=0, lt=1)] = Field(

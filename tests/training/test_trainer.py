@@ -153,6 +153,14 @@ def test_seeds_differ_and_repeat(digits, tmp_path):
         ({"labels.ratio": 3}, "less than half of the label's mass"),
         ({"labels.top_k": 20}, "labels.top_k 20: all 9 wrong classes get a share"),
         ({"optimiser.batch_size": 99999}, "batch_size 99999: a step takes all"),
+        ({"trades_weight": 3.0}, "trades_weight does nothing"),
+        (
+            {"trades_weight": 3.0, "method": "trades", "regulariser.kind": "squared"},
+            "trades_weight does nothing",
+        ),
+        ({"trades_weight": 3.0, "method": "trades"}, ""),
+        ({"weight_perturbation_along": "momentum"}, "weight_perturbation is 0"),
+        ({"weight_perturbation_along": "momentum", "weight_perturbation": 0.01}, ""),
         ({"labels.top_k": 9}, ""),
         ({"labels.rule": "one-hot", "labels.top_k": 20, "labels.ratio": 3}, ""),
     ],
@@ -164,7 +172,7 @@ def test_settings_that_do_other_than_they_seem_are_explained(
     train(run, RunFolder(tmp_path), digits, CPU, TrainingProgress())
     told = capsys.readouterr().err
     assert said in told
-    assert said or not {"mass", "share", "takes all"} & set(told.split())
+    assert said or not {"mass", "share", "takes", "nothing:"} & set(told.split())
 
 
 def split_of(images=20, shape=(8, 8, 1), labels=None):

@@ -92,7 +92,9 @@ class Engine:
         self.image_size = image_size
         self.accumulate, self.processes = accumulate, processes or Processes()
         if climbs(run) and accumulate > 1:
-            raise UserError("weight_perturbation moves weights for a whole batch: no accumulation")
+            raise UserError(
+                "weight_perturbation along the gradient is of a whole batch: no accumulation"
+            )
         if run.regulariser.kind == "nuclear" and accumulate * self.processes.world > 1:
             raise UserError("the nuclear norm is of a whole batch: one process, no accumulation")
         self.totals = torch.zeros(4, dtype=_sum_type(device), device=device)

@@ -103,4 +103,9 @@ def remarks(run: Run, classes: int, images: int) -> list[str]:
         said.append(f"labels.top_k {rule.top_k}: all {classes - 1} wrong classes get a share")
     if size > images:
         said.append(f"optimiser.batch_size {size}: a step takes all {images:,} training images")
+    given = run.model_dump(exclude_defaults=True)
+    if "trades_weight" in given and (run.method != "trades" or run.regulariser.kind != "none"):
+        said.append("trades_weight does nothing: there is no divergence in this loss")
+    if "weight_perturbation_along" in given and not run.weight_perturbation:
+        said.append("weight_perturbation_along does nothing: weight_perturbation is 0")
     return said

@@ -114,8 +114,8 @@ def forwards_per_image(run: Run) -> int:
     adversary = run.adversary
     update = 6 if run.method == "trades" else 3
     updates = 2 if climbs(run) else 1
-    taught = bool(run.labels.averaged_share)
-    return reads_clean(run) + taught + 2 * adversary.steps + updates * update
+    clean = reads_clean(run) + bool(run.labels.averaged_share)
+    return clean + 2 * adversary.steps + updates * update
 
 
 def _correct(logits: Tensor, labels: Tensor) -> Tensor:
