@@ -8,6 +8,7 @@ from bilateral.cli import main
 from bilateral.config import Run, config_digest
 from bilateral.evaluation.robustness import weights_digest
 from bilateral.models import build_model
+from bilateral.paper.recipes import RECIPES
 from bilateral.results import MemberFlags
 from bilateral.runs import RunFolder
 from bilateral.weights import read_weights
@@ -80,6 +81,23 @@ def test_the_digest_of_a_configuration_is_of_what_is_computed():
     assert config_digest(Run()) == config_digest(Run(checkpoint_seconds=1.0))
     assert config_digest(Run()) != config_digest(Run(seed=1))
     assert config_digest(Run()) != config_digest(Run(labels={"gamma": 0.02}))
+
+
+def test_a_field_of_a_later_version_leaves_the_digest_of_an_earlier_run():
+    class Later(Run):
+        label_noise: float = 0.0
+
+    assert config_digest(Later(seed=3)) == config_digest(Run(seed=3))
+    assert config_digest(Later(label_noise=0.1)) != config_digest(Later())
+
+
+@pytest.mark.parametrize("one", sorted(RECIPES)[::7])
+def test_recipes_have_digests_of_their_own(one):
+    assert [
+        name
+        for name, recipe in RECIPES.items()
+        if config_digest(recipe.run) == config_digest(RECIPES[one].run)
+    ] == [one]
 
 
 def test_forgotten_images_take_their_cost_with_them():
