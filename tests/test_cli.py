@@ -96,6 +96,14 @@ def test_a_config_in_place_of_a_name_repeats_the_run(trained, tmp_path):
     assert again.read_bytes() == (trained / "model.safetensors").read_bytes()
 
 
+@pytest.mark.parametrize("command", ["sweep", "reproduce", "bench", "demo"])
+def test_what_is_one_process_says_so_under_torchrun(command, monkeypatch, capsys):
+    monkeypatch.setenv("WORLD_SIZE", "2")
+    assert main([command, "x"]) == 2
+    told = f"bilateral: {command} is one process; torchrun is for train and evaluate\n"
+    assert capsys.readouterr().err == told
+
+
 def test_what_is_repeated_keeps_its_name(tmp_path):
     words = ["train", "digits-r-mc-la", "--epochs", "1", "--check-epochs", "0", "--quiet"]
     words += ["--data.images-per-class", "5"]

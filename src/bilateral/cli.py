@@ -72,6 +72,8 @@ def _run(words: list[str]) -> int:
         return 0
     if words[0] not in COMMANDS:
         raise unknown("command", words[0], COMMANDS)
+    if words[0] not in SHARED and os.environ.get("WORLD_SIZE", "1") != "1":
+        raise UserError(f"{words[0]} is one process; torchrun is for {' and '.join(SHARED)}")
     import_module(f"bilateral.commands.{words[0]}").command(words[1:])
     sys.stdout.flush()
     return 0
@@ -94,3 +96,5 @@ COMMANDS = {
     "data": "list, fetch and check data sets",
 }
 """Each is a module of `bilateral.commands`."""
+SHARED = ("train", "evaluate")
+"""Those whose work several processes share under torchrun."""
