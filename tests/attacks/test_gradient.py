@@ -10,7 +10,7 @@ from bilateral.attacks.gradient import gradient_attack
 from bilateral.attacks.losses import largest_wrong, true_logit
 from bilateral.attacks.targets import choose_targets
 from bilateral.config import GradientAttack
-from bilateral.randomness import image_keys
+from bilateral.randomness import image_keys, uniform
 
 EPSILON = 8 / 255
 
@@ -82,6 +82,39 @@ def test_targets_are_what_they_are_called(linear, batch):
         ]
         assert int(chosen["nearest"][image]) == distances.index(min(distances))
     assert choose_targets("none", logits, labels, keys_of(labels), linear) is None
+
+
+class ThreeLayers(nn.Module):
+    """The layer that makes the logits is neither the first of its width nor the last of all."""
+
+    def __init__(self):
+        super().__init__()
+        self.first, self.head, self.aside = nn.Linear(3, 3), nn.Linear(3, 3), nn.Linear(3, 2)
+        self.first.weight.data = torch.eye(3)
+        self.head.weight.data = torch.tensor([[0.0, 0, 0], [10.0, 0, 0], [0.1, 0, 0]])
+
+
+def test_the_nearest_boundary_is_measured_in_the_last_layer():
+    """Class 2 is the more confusing one, and a hundred times less far apart in weights."""
+    logits, labels = torch.tensor([[6.0, 1.0, 5.0]]), torch.tensor([0])
+    choose = {
+        kind: int(choose_targets(kind, logits, labels, keys_of(labels), ThreeLayers()))
+        for kind in ("most-confusing", "nearest")
+    }
+    assert choose == {"most-confusing": 2, "nearest": 1}, "distances of 5 / 10 and 1 / 0.1"
+
+
+def test_random_targets_are_all_wrong_classes_alike_whatever_the_noise():
+    """Each wrong class as often as the others, and the start of an image does not tell which."""
+    labels = torch.arange(6000) % 4
+    keys, logits = image_keys(0, torch.arange(6000)), torch.zeros(6000, 4)
+    steps = (choose_targets("random", logits, labels, keys, nn.Identity()) - labels) % 4
+    noise = uniform(keys, (1,)).squeeze(1)
+    assert set(steps.tolist()) == {1, 2, 3}
+    for step in (1, 2, 3):
+        chosen = noise[steps == step]
+        assert abs(len(chosen) - 2000) < 5 * (6000 * 2 / 9) ** 0.5
+        assert abs(float(chosen.mean()) - 0.5) < 5 * (1 / 12 / len(chosen)) ** 0.5
 
 
 def test_any_iterate_counts_and_the_images_leave_the_batch(linear, batch):
