@@ -11,8 +11,9 @@ from bilateral.data.datasets import Split
 from bilateral.errors import TrainingError, UserError
 from bilateral.paper.recipes import recipe_named
 from bilateral.processes import Processes
+from bilateral.randomness import image_keys, purpose_key, uniform
 from bilateral.runs import RunFolder
-from bilateral.training.engine import Engine, Speed
+from bilateral.training.engine import _NOISE, Engine, Speed
 from bilateral.training.progress import TrainingProgress
 from bilateral.training.trainer import Trainer, train
 from bilateral.training.twin import twin_of
@@ -151,6 +152,55 @@ def test_a_batch_in_parts_gives_the_same_gradients(tmp_path, split):
         torch.testing.assert_close(own, theirs, atol=1e-5, rtol=1e-4)
     with pytest.raises(UserError, match="does not divide into 3 equal parts"):
         losses(split, run, PLAIN.with_fields(accumulate=3), tmp_path)
+
+
+def test_every_epoch_draws_other_noise(split, tmp_path):
+    """An attack looks at clean + noise first; the noise is of (seed, epoch, image)."""
+    run = TINY.with_fields(
+        data=Data(name="digits", augment="none"),
+        adversary=TINY.adversary.with_fields(reference="start", clip_start=False),
+    )
+    trainer = Trainer(run, RunFolder(tmp_path / "run"), split, CPU, QUIET, PLAIN)
+    engine, budget, noise = trainer.engine, run.adversary.epsilon, ({}, {})
+    attack, forward = engine._attack, engine._twin.forward
+
+    def attacked(images, labels, numbers):
+        starts = []
+        engine._twin.forward = lambda tensor: (starts.append(tensor.detach()), forward(tensor))[1]
+        result = attack(images, labels, numbers)
+        noise[epoch].update(zip(numbers.tolist(), (starts[0] - images) / budget, strict=True))
+        return result
+
+    engine._attack = attacked
+    for epoch in (0, 1):
+        for batch in trainer.batches.epoch(epoch):
+            trainer.take(batch, epoch)
+    keys = [image_keys(purpose_key(run.seed, _NOISE, epoch), torch.arange(128)) for epoch in (0, 1)]
+    for number in noise[0]:
+        for epoch in (0, 1):
+            expected = 2 * uniform(keys[epoch][number, None], (1, 8, 8))[0] - 1
+            torch.testing.assert_close(noise[epoch][number], expected, atol=1e-4, rtol=0)
+    assert len(noise[0]) == 128
+
+
+def test_dropout_follows_from_the_seed_and_the_step(split, tmp_path, monkeypatch):
+    """Other units at every step and in every process; the same ones when a run goes on."""
+
+    def drawn(run, rank=0):
+        trainer = Trainer(run, RunFolder(tmp_path / "run"), split, CPU, QUIET, PLAIN)
+        engine, seen = trainer.engine, []
+        monkeypatch.setattr(engine, "_compute", lambda batch: seen.append(torch.rand(4).tolist()))
+        monkeypatch.setattr(engine, "processes", Processes(rank, 2))
+        batch = next(trainer.batches.epoch(0))
+        for step in (1, 2, 3):
+            engine.take(batch, 0, 0, step, 0.1)
+        return seen
+
+    first = drawn(TINY)
+    torch.rand(17)  # whatever was drawn meanwhile
+    assert drawn(TINY) == first
+    others = [*first, *drawn(TINY, rank=1), *drawn(TINY.with_fields(seed=TINY.seed + 1))]
+    assert len({tuple(numbers) for numbers in others}) == 9
 
 
 def test_out_of_memory_says_what_to_lower_and_goes_on(split, tmp_path, monkeypatch):
