@@ -114,6 +114,26 @@ def test_a_forked_worker_does_not_keep_the_lock(tmp_path):
             pass
 
 
+LEAVE = """
+import os, sys
+from pathlib import Path
+from bilateral.locks import locked
+path = Path(sys.argv[-1])
+with locked(path, "here"):
+    child = os.fork()
+    if child:
+        print(os.waitstatus_to_exitcode(os.waitpid(child, 0)[1]), path.exists())
+"""
+
+
+def test_a_forked_worker_that_leaves_takes_no_lock_with_it(tmp_path):
+    """It comes out in peace, and what it leaves behind is still its parent's."""
+    words = [sys.executable, "-c", LEAVE, str(tmp_path / ".lock")]
+    done = subprocess.run(words, capture_output=True, text=True, check=True)
+    assert (done.stdout, done.stderr) == ("0 True\n", "")
+    assert not (tmp_path / ".lock").exists()
+
+
 def test_whoever_opened_a_file_that_was_removed_tries_again(tmp_path, monkeypatch):
     """Between opening and locking the holder ends, and somebody else takes a new file."""
     path, opened = tmp_path / ".lock", os.open
