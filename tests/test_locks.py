@@ -223,6 +223,7 @@ def test_somebody_elses_lock_of_the_same_name_is_left_alone(tmp_path):
     assert path.read_text() == "another's"
 
 
+@pytest.mark.timeout(30)  # followed, it would never be the file of that name
 def test_a_link_is_no_lock(tmp_path):
     """Whoever plants one must not have what it points to emptied, nor be taken for the file."""
     aim, path = tmp_path / "precious", tmp_path / ".lock"

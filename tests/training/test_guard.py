@@ -122,6 +122,25 @@ def test_an_image_that_is_wrong_when_clean_withstands_nothing():
     assert found.check == {"clean": 0, "fgsm": 0, "pgd10": 0} and found.training_attack == 0
 
 
+class Brightness(nn.Module):
+    def forward(self, images):
+        above = images.flatten(1).mean(1) - 0.4999
+        return torch.stack([above, -above], 1)
+
+
+def test_a_reading_is_the_same_whatever_was_drawn_before():
+    """Noise decides half of these images, and their keys decide the noise."""
+    adversary = Adversary(epsilon=0.3, step_size=1e-6, target="most-confusing")
+    run = recipe_named("digits-r-mc-la").with_fields(adversary=adversary)
+    images, labels = torch.full((64, 1, 4, 4), 0.5), torch.zeros(64).long()
+    keys, found = image_keys(0, torch.arange(64)), []
+    for seed in range(6):
+        torch.manual_seed(seed)
+        found.append(read(Brightness(), images, labels, keys, run, bfloat16=False))
+    assert found == [found[0]] * 6
+    assert found[0].clean == 1 and 0.2 < found[0].training_attack < 0.8
+
+
 def test_a_model_that_is_trained_is_read_in_eval_mode(digits):
     """With several steps the training attack's column is FGSM's: one can be learnt."""
     adversary = Adversary(epsilon=0.1, step_size=1e-3, steps=3, target="least-likely")
