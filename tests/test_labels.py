@@ -112,6 +112,14 @@ def test_soft_cross_entropy_is_torchs_own():
     torch.testing.assert_close(soft_cross_entropy(logits, rows), expected)
 
 
+def test_soft_cross_entropy_of_low_precision_logits_is_taken_in_float32():
+    """A logarithm in bfloat16 has three digits; only the logits themselves may be rounded."""
+    logits = (10 * torch.randn(8, 5, generator=torch.Generator().manual_seed(0))).bfloat16()
+    rows = torch.rand(8, 5, generator=torch.Generator().manual_seed(1)).softmax(1)
+    expected = torch.nn.functional.cross_entropy(logits.float(), rows)
+    torch.testing.assert_close(soft_cross_entropy(logits, rows), expected)
+
+
 @pytest.mark.parametrize("rule", ["one-hot", "smoothing", "adversarial", "supplementary"])
 def test_mixing_moves_every_rule_towards_the_uniform_label(rule):
     logits = torch.randn(6, 4, generator=torch.Generator().manual_seed(2))

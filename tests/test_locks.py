@@ -17,7 +17,14 @@ from bilateral import locks
 from bilateral.errors import UserError
 from bilateral.locks import is_at, locked, try_lock
 from bilateral.processes import Processes
-from bilateral.storage import temporary_folder, tidy, write_atomic, writing_to
+from bilateral.storage import (
+    append_line,
+    temporary_folder,
+    tidy,
+    write_atomic,
+    write_json,
+    writing_to,
+)
 
 HOLD = """
 import sys, time
@@ -107,6 +114,26 @@ def test_a_forked_worker_does_not_keep_the_lock(tmp_path):
             pass
 
 
+LEAVE = """
+import os, sys
+from pathlib import Path
+from bilateral.locks import locked
+path = Path(sys.argv[-1])
+with locked(path, "here"):
+    child = os.fork()
+    if child:
+        print(os.waitstatus_to_exitcode(os.waitpid(child, 0)[1]), path.exists())
+"""
+
+
+def test_a_forked_worker_that_leaves_takes_no_lock_with_it(tmp_path):
+    """It comes out in peace, and what it leaves behind is still its parent's."""
+    words = [sys.executable, "-c", LEAVE, str(tmp_path / ".lock")]
+    done = subprocess.run(words, capture_output=True, text=True, check=True)
+    assert (done.stdout, done.stderr) == ("0 True\n", "")
+    assert not (tmp_path / ".lock").exists()
+
+
 def test_whoever_opened_a_file_that_was_removed_tries_again(tmp_path, monkeypatch):
     """Between opening and locking the holder ends, and somebody else takes a new file."""
     path, opened = tmp_path / ".lock", os.open
@@ -127,15 +154,21 @@ def test_whoever_opened_a_file_that_was_removed_tries_again(tmp_path, monkeypatc
     assert not path.exists()
 
 
-@pytest.mark.parametrize("code", [errno.ENOLCK, errno.EOPNOTSUPP, errno.ENOSYS])
+NO_LOCKS = [errno.ENOLCK, errno.EOPNOTSUPP, errno.ENOSYS, errno.EINVAL, errno.EBADF]
+
+
+@pytest.mark.parametrize("code", NO_LOCKS, ids=errno.errorcode.get)
 def test_without_locks_work_goes_on(tmp_path, monkeypatch, code):
+    """And what looks abandoned stays: nobody can say whether it is."""
+    left = left_over(tmp_path / "run", "file")
+
     def refuse(handle, kind):
         raise OSError(code, "no locks here")
 
     monkeypatch.setattr(locks.fcntl, "flock", refuse)
     with writing_to(tmp_path / "run"):
         write_atomic(tmp_path / "run" / "file", b"content")
-    assert names(tmp_path) == ["run/file"]
+    assert names(tmp_path) == [f"run/{left.name}", "run/file"]
 
 
 def test_another_fault_of_the_file_system_is_told(tmp_path, monkeypatch):
@@ -154,6 +187,53 @@ def test_a_lock_file_that_says_nothing(tmp_path, content):
         path.write_bytes(content)
         with pytest.raises(UserError, match="in use by another process"), locked(path, "here"):
             pass
+
+
+def test_a_longer_name_of_an_earlier_holder_is_overwritten(tmp_path):
+    path = tmp_path / ".lock"
+    path.write_text("x" * 5000)
+    with (
+        locked(path, "here"),
+        pytest.raises(UserError, match=f"in use by pid {os.getpid()} "),
+        locked(path, "here"),
+    ):
+        pass
+
+
+def test_a_lock_holds_on_a_full_disk(tmp_path, monkeypatch):
+    def full(*_):
+        raise OSError(errno.ENOSPC, "no space left on device")
+
+    monkeypatch.setattr(locks.os, "pwrite", full)
+    path = tmp_path / ".lock"
+    with (
+        locked(path, "here"),
+        pytest.raises(UserError, match="in use by another process"),
+        locked(path, "here"),
+    ):
+        pass
+
+
+def test_somebody_elses_lock_of_the_same_name_is_left_alone(tmp_path):
+    """The folder was removed and made again by another process while we held it."""
+    path = tmp_path / ".lock"
+    with locked(path, "here"):
+        path.unlink()
+        path.write_text("another's")
+    assert path.read_text() == "another's"
+
+
+@pytest.mark.timeout(30)  # followed, it would never be the file of that name
+def test_a_link_is_no_lock(tmp_path):
+    """Whoever plants one must not have what it points to emptied, nor be taken for the file."""
+    aim, path = tmp_path / "precious", tmp_path / ".lock"
+    aim.write_text("content")
+    path.symlink_to(aim)
+    with pytest.raises(OSError, match=os.strerror(errno.ELOOP)), locked(path, "here"):
+        pass
+    assert aim.read_text() == "content" and path.is_symlink()
+    with aim.open() as file:
+        assert is_at(file.fileno(), aim) and not is_at(file.fileno(), path)
 
 
 def test_a_folder_that_stays_empty_is_removed_again(tmp_path):
@@ -176,9 +256,10 @@ def left_over(folder, name):
 
 
 def test_left_overs_of_killed_processes_go_and_nothing_else(tmp_path):
-    for folder in ("", "attacks", "adversarial/pgd20@8-255", "transfer/flags/fgsm@8-255"):
+    for folder in ("", "attacks", "adversarial/pgd20@8-255", "flags", "transfer/flags/fgsm@8-255"):
         left_over(tmp_path / folder, "file.json")
     others = [".hidden", "notes.tmp", ".editor.swp.tmp", ".x.UPPERCAS.tmp", "mine/.a.abcdefgh.tmp"]
+    others += ["x.a.abcdefgh.tmp", ".a.abcdefgh.tmp.bak", ".folder.abcdefgh.tmp/file"]
     for name in others:
         (tmp_path / name).parent.mkdir(exist_ok=True)
         (tmp_path / name).write_text("somebody's")
@@ -195,10 +276,11 @@ def test_a_file_that_is_being_written_is_nobodys_left_over(tmp_path):
     with writing_to(tmp_path):
         assert live.exists()
     os.close(handle)
-    write_atomic(tmp_path / "other", b"x")
-    assert live.exists()  # not that file's left-over
+    for name in ("other", "report"):
+        write_atomic(tmp_path / name, b"x")
+        assert live.exists(), "not that file's left-over"
     write_atomic(tmp_path / "report.html", b"x")
-    assert names(tmp_path) == ["other", "report.html"]
+    assert names(tmp_path) == ["other", "report", "report.html"]
 
 
 def test_a_temporary_file_that_is_taken_for_a_left_over_is_made_again(tmp_path, monkeypatch):
@@ -240,6 +322,62 @@ def test_temporary_folders_of_killed_processes_go(tmp_path, monkeypatch):
         with temporary_folder("ours-") as other:
             assert one.exists() and other.exists() and not (tmp_path / "ours-abc").exists()
     assert [path.name for path in tmp_path.iterdir()] == ["others-abc"]
+
+
+def test_temporary_folders_of_other_people_stay(tmp_path, monkeypatch):
+    monkeypatch.setattr(tempfile, "tempdir", str(tmp_path))
+    (tmp_path / "ours-abc").mkdir()
+    monkeypatch.setattr("bilateral.storage.os.getuid", lambda: os.geteuid() + 1)
+    with temporary_folder("ours-"):
+        assert (tmp_path / "ours-abc").exists()
+
+
+@pytest.mark.parametrize(("umask", "mode"), [(0o022, 0o644), (0o027, 0o640), (0o002, 0o664)])
+def test_results_can_be_read_by_whom_the_umask_lets(tmp_path, umask, mode):
+    before = os.umask(umask)
+    try:
+        write_atomic(tmp_path / "file", b"x")
+        assert os.umask(umask) == umask, "left as it was"
+    finally:
+        os.umask(before)
+    assert (tmp_path / "file").stat().st_mode & 0o777 == mode
+
+
+def test_a_file_gets_its_name_when_it_is_on_disk_and_before_it_is_let_go(tmp_path, monkeypatch):
+    """A crash after the rename must not find it empty, nor a cleaner take it before."""
+    path, fsync, replace, seen = tmp_path / "file", os.fsync, Path.replace, []
+
+    def flushed(handle):
+        seen.append(("flushed", os.fstat(handle).st_size, path.exists()))
+        fsync(handle)
+
+    def renamed(temporary, target):
+        with temporary.open() as other:
+            seen.append(("renamed", try_lock(other.fileno())))
+        return replace(temporary, target)
+
+    monkeypatch.setattr("bilateral.storage.os.fsync", flushed)
+    monkeypatch.setattr(Path, "replace", renamed)
+    write_atomic(path, b"content")
+    assert seen == [("flushed", 7, False), ("renamed", False)]
+
+
+def test_a_write_that_fails_names_the_file_and_not_the_temporary_one(tmp_path, monkeypatch):
+    def full(_):
+        raise OSError(errno.ENOSPC, "No space left on device")
+
+    monkeypatch.setattr("bilateral.storage.os.fsync", full)
+    for write in (lambda path: write_atomic(path, b"x"), lambda path: append_line(path, "x")):
+        with pytest.raises(OSError, match="No space left") as failed:
+            write(tmp_path / "file")
+        assert failed.value.filename == str(tmp_path / "file")
+        assert [name for name in names(tmp_path) if name.endswith(".tmp")] == []
+
+
+def test_json_holds_no_nan(tmp_path):
+    with pytest.raises(ValueError, match="not JSON compliant"):
+        write_json(tmp_path / "file.json", {"accuracy": float("nan")})
+    assert names(tmp_path) == []
 
 
 def test_a_file_under_another_name_is_not_the_same(tmp_path):

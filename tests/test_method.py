@@ -7,9 +7,10 @@ import torch
 
 import bilateral
 from bilateral.attacks.untouched import untouched
-from bilateral.config import Labels
+from bilateral.config import Adversary, Labels
 from bilateral.errors import UserError
 from bilateral.labels import soft_labels
+from bilateral.method import perturb
 
 
 def test_one_call_is_the_papers_recipe(linear, batch):
@@ -70,6 +71,52 @@ def test_batch_norm_mode_is_what_was_asked(convolutional, batch):
     convolutional.train()
     torch.testing.assert_close(convolutional(images), by_batch)
     assert not torch.allclose(by_running, by_batch)
+
+
+@pytest.mark.parametrize("batch_norm", ["eval", "train"])
+def test_the_adversary_reads_batch_norm_in_the_mode_asked_for(convolutional, batch, batch_norm):
+    """The reference logits by hand, from running or from batch statistics; no dropout in either."""
+    model, images = convolutional.train(), batch[0]
+    adversary = Adversary(target="most-confusing", batch_norm=batch_norm)
+    reference = perturb(model, *batch, adversary, Labels())[2]
+    norm, maps = model.body[1], model.body[0](images)
+    mean, variance = norm.running_mean, norm.running_var
+    if batch_norm == "train":
+        mean, variance = maps.mean((0, 2, 3)), maps.var((0, 2, 3), correction=0)
+    maps = (maps - mean[:, None, None]) / (variance[:, None, None] + norm.eps).sqrt()
+    maps = maps * norm.weight[:, None, None] + norm.bias[:, None, None]
+    torch.testing.assert_close(reference, model.head(maps.relu().mean((2, 3))))
+
+
+@pytest.mark.parametrize(
+    ("fields", "rule", "read"),
+    [
+        ({}, "one-hot", False),
+        ({}, "smoothing", False),
+        ({"target": "random"}, "one-hot", False),
+        ({"target": "least-likely"}, "one-hot", True),
+        ({"loss": "divergence"}, "one-hot", True),
+        ({"guide": 0.5}, "one-hot", True),
+        ({}, "adversarial", True),
+        ({}, "supplementary", True),
+        ({"reference": "start"}, "adversarial", False),
+    ],
+)
+def test_the_clean_image_is_read_where_target_loss_or_label_need_it(
+    linear, batch, fields, rule, read
+):
+    reference = perturb(linear, *batch, Adversary(**fields), Labels(rule=rule))[2]
+    assert (reference is not None) == read
+    if read:
+        torch.testing.assert_close(reference, linear(batch[0]))
+
+
+def test_what_is_asked_for_goes_before_the_papers_values():
+    adversary = bilateral.BilateralAdversary(epsilon=0.1, step_size=0.02, target="none", ratio=3)
+    assert adversary.adversary == Adversary(epsilon=0.1, step_size=0.02, target="none")
+    assert adversary.labels == Labels(ratio=3)
+    plain = bilateral.BilateralAdversary(epsilon=0.1).adversary
+    assert plain == Adversary(epsilon=0.1, step_size=0.1, target="most-confusing")
 
 
 def test_images_in_another_unit_are_refused(linear, batch):

@@ -23,6 +23,16 @@ def test_it_is_the_sum_of_singular_values(shape):
     torch.testing.assert_close(nuclear_norm(matrix), expected, rtol=5e-3, atol=1e-5)
 
 
+def test_small_singular_values_count():
+    """A two-hundredth of the largest: too few iterations leave its inverse root half way."""
+    generator = torch.Generator().manual_seed(0)
+    left, right = (torch.linalg.qr(torch.randn(n, 10, generator=generator))[0] for n in (64, 10))
+    values = torch.full((10,), 0.005)
+    values[0] = 1.0
+    found = nuclear_norm(left @ values.diag() @ right.T)
+    torch.testing.assert_close(found, values.sum(), rtol=5e-3, atol=0)
+
+
 def test_its_gradient_is_that_of_the_singular_values():
     one, other = predictions()
     matrix = (one.softmax(1) - other.softmax(1)).requires_grad_()

@@ -7,7 +7,14 @@ import pytest
 import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
-from small_models import Counted, predictions, trained_on_digits
+from small_models import (
+    Counted,
+    Recorded,
+    convolutional,
+    predictions,
+    random_images,
+    trained_on_digits,
+)
 from torch import Tensor, nn
 
 import bilateral
@@ -80,6 +87,77 @@ def test_moves_are_the_shortest_on_to_the_hyperplane(
         assert abs(float(reached)) < 1e-9
         expected = slow_length(points[0], normals[0], float(values))
         assert float((moved - points).abs().max()) <= expected + 1e-9
+
+
+def slow_fab(
+    model: nn.Module, start: Tensor, clean: Tensor, label: int, target: int, settings: FAB
+) -> tuple[list[Tensor], list[Tensor]]:
+    """The paper's algorithm line by line on one image: where it evaluates, and what fooled."""
+    evaluated, fooling, current = [], [], start
+    for _ in range(settings.steps):
+        current = current.clone().requires_grad_()
+        logits = model(current)[0].float()
+        value = logits[target] - logits[label]
+        (normal,) = torch.autograd.grad(value, current)
+        evaluated.append(current.detach())
+        value, current = value.detach().double(), current.detach()
+        at_clean = value + ((clean - current) * normal).sum()
+        moves = [
+            shortest_moves(point.view(1, -1), normal.view(1, -1), there.view(1)).view_as(point)
+            for point, there in ((current, value), (clean, at_clean))
+        ]
+        here, origin = (float(move.abs().max()) for move in moves)
+        bias = min(here / (here + origin), 0.1)
+        current = (1 - bias) * (current + 1.05 * moves[0]) + bias * (clean + 1.05 * moves[1])
+        current = current.clamp(0, 1)
+        evaluated.append(current)
+        if int(model(current).argmax()) != label:
+            fooling.append(current)
+            current = 0.1 * clean + 0.9 * current
+    return evaluated, fooling
+
+
+class Wave(nn.Module):
+    def forward(self, images: Tensor) -> Tensor:
+        return (20 * images).sin()
+
+
+# In waves a step often lands beside the boundary, nearer than any point that fools.
+@pytest.mark.parametrize(
+    ("layer", "seed"), [(nn.Tanh, 0), (nn.Tanh, 1), (nn.Tanh, 2), (Wave, 12), (Wave, 20)]
+)
+def test_every_iterate_is_that_of_the_paper(layer: type[nn.Module], seed: int) -> None:
+    """Two targets and two passes over them, the second from half the budget away.
+
+    The image handed back is the projection of the nearest of all points that fooled.
+    """
+    network = convolutional(4).double()
+    network[1] = network[3] = layer()
+    image = random_images(1, channels=3, seed=seed).double()
+    label, recorded, epsilon = predictions(network, image), Recorded(network), 1e-3
+    settings = FAB(epsilon=epsilon, steps=5, targets=2, restarts=2)
+    attacked = fab(recorded, image, label, settings, torch.tensor([seed]))
+    assert not attacked.fooled.any()
+    with torch.no_grad():
+        targets = network(image)[0].argsort(descending=True)[1:3].tolist()
+    nearest: tuple[float, Tensor] = (torch.inf, image)
+    starts, rest = [], recorded.images[1:]
+    for target in targets * 2:
+        ours, rest = rest[: 2 * settings.steps], rest[2 * settings.steps + 1 :]
+        starts.append(ours[0])
+        theirs, fooling = slow_fab(network, ours[0], image, int(label), target, settings)
+        for mine, expected in zip(ours, theirs, strict=True):
+            torch.testing.assert_close(mine, expected, rtol=0, atol=1e-6)
+        lengths = [(float((point - image).abs().max()), point) for point in fooling]
+        nearest = min([nearest, *lengths], key=lambda pair: pair[0])
+    assert not rest and nearest[0] < torch.inf
+    torch.testing.assert_close(
+        attacked.images, ball.project(nearest[1], image, epsilon), rtol=0, atol=1e-6
+    )
+    assert torch.equal(starts[0], image) and torch.equal(starts[1], image)
+    for start in starts[2:]:
+        assert float((start - image).abs().max()) == pytest.approx(epsilon / 2, rel=1e-4)
+    assert not torch.equal(starts[2], starts[3])
 
 
 @pytest.mark.parametrize("classes", [2, 3, 12])

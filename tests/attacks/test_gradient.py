@@ -2,13 +2,15 @@
 
 import pytest
 import torch
+from small_models import Counted, Recorded
+from torch import nn
 
 from bilateral.attacks.ball import inside
 from bilateral.attacks.gradient import gradient_attack
 from bilateral.attacks.losses import largest_wrong, true_logit
 from bilateral.attacks.targets import choose_targets
 from bilateral.config import GradientAttack
-from bilateral.randomness import image_keys
+from bilateral.randomness import image_keys, uniform
 
 EPSILON = 8 / 255
 
@@ -82,6 +84,39 @@ def test_targets_are_what_they_are_called(linear, batch):
     assert choose_targets("none", logits, labels, keys_of(labels), linear) is None
 
 
+class ThreeLayers(nn.Module):
+    """The layer that makes the logits is neither the first of its width nor the last of all."""
+
+    def __init__(self):
+        super().__init__()
+        self.first, self.head, self.aside = nn.Linear(3, 3), nn.Linear(3, 3), nn.Linear(3, 2)
+        self.first.weight.data = torch.eye(3)
+        self.head.weight.data = torch.tensor([[0.0, 0, 0], [10.0, 0, 0], [0.1, 0, 0]])
+
+
+def test_the_nearest_boundary_is_measured_in_the_last_layer():
+    """Class 2 is the more confusing one, and a hundred times less far apart in weights."""
+    logits, labels = torch.tensor([[6.0, 1.0, 5.0]]), torch.tensor([0])
+    choose = {
+        kind: int(choose_targets(kind, logits, labels, keys_of(labels), ThreeLayers()))
+        for kind in ("most-confusing", "nearest")
+    }
+    assert choose == {"most-confusing": 2, "nearest": 1}, "distances of 5 / 10 and 1 / 0.1"
+
+
+def test_random_targets_are_all_wrong_classes_alike_whatever_the_noise():
+    """Each wrong class as often as the others, and the start of an image does not tell which."""
+    labels = torch.arange(6000) % 4
+    keys, logits = image_keys(0, torch.arange(6000)), torch.zeros(6000, 4)
+    steps = (choose_targets("random", logits, labels, keys, nn.Identity()) - labels) % 4
+    noise = uniform(keys, (1,)).squeeze(1)
+    assert set(steps.tolist()) == {1, 2, 3}
+    for step in (1, 2, 3):
+        chosen = noise[steps == step]
+        assert abs(len(chosen) - 2000) < 5 * (6000 * 2 / 9) ** 0.5
+        assert abs(float(chosen.mean()) - 0.5) < 5 * (1 / 12 / len(chosen)) ** 0.5
+
+
 def test_any_iterate_counts_and_the_images_leave_the_batch(linear, batch):
     images = batch[0]
     labels = linear(images).argmax(1)
@@ -118,6 +153,91 @@ def test_restarts_only_add(linear, batch):
         found = gradient_attack(linear, images, labels, settings, keys_of(labels))
         counts.append(int(found.fooled.sum()))
     assert counts[1] >= counts[0]
+
+
+def test_every_restart_is_from_noise_of_its_own(linear, batch):
+    images = batch[0]
+    labels = linear(images).argmax(1)
+    model = Recorded(linear)
+    settings = GradientAttack(epsilon=1e-4, step_size=1e-5, restarts=3, clip_start=True)
+    found = gradient_attack(model, images, labels, settings, keys_of(labels))
+    assert not found.fooled.any()
+    starts = model.images[::2]  # each followed by its one step's end
+    assert len(starts) == 3 and all(inside(start, images, 1e-4).all() for start in starts)
+    for one, other in ((0, 1), (0, 2), (1, 2)):
+        assert (starts[one] - starts[other]).abs().mean() > 0.2 * 1e-4
+
+
+@pytest.mark.parametrize("restarts", [1, 2])
+def test_targets_are_the_references_at_every_start(linear, batch, restarts):
+    """A step of the ball's width ends in the corner towards the class that the reference names."""
+    images = away_from_the_edges(batch[0])
+    labels = linear(images).argmax(1)
+    named = (linear(images).argmin(1) + 1) % 5
+    named = torch.where(named == labels, (named + 1) % 5, named)
+    assert not torch.equal(named, linear(images).scatter(1, labels[:, None], -torch.inf).argmax(1))
+    reference = nn.functional.one_hot(named, 5).float()
+    settings = GradientAttack(
+        epsilon=1e-3, step_size=2e-3, target="most-confusing", loss="margin", restarts=restarts
+    )
+    found = gradient_attack(linear, images, labels, settings, keys_of(labels), reference)
+    weights = linear.head.weight[named] - linear.head.weight[labels]
+    corner = images + 1e-3 * weights.sign().view_as(images)
+    still = ~found.fooled
+    assert still.sum() > 8, "one that breaks leaves before its step"
+    torch.testing.assert_close(found.images[still], corner[still])
+
+
+class OutsideTheRange(nn.Module):
+    """Wrong about an image that has a pixel outside [0, 1], and about no other."""
+
+    def forward(self, images):
+        past = (images - images.clamp(0, 1)).flatten(1).abs().sum(1)
+        return torch.stack([0 * past, past - 1e-6], 1)
+
+
+@pytest.mark.parametrize("slack", [0.0, 1e6])
+def test_a_start_outside_the_range_fools_nobody(batch, slack):
+    """Unclipped noise around black and white leaves [0, 1]; what it does there does not count."""
+    images, labels = batch[0].round(), torch.zeros(16, dtype=torch.int64)
+    model, settings = OutsideTheRange(), GradientAttack(epsilon=0.1, step_size=0.1)
+    start = gradient_attack(model, images, labels, settings, keys_of(labels)).reference
+    assert (start.argmax(1) == 1).all(), "every start would fool"
+    found = gradient_attack(model, images, labels, settings, keys_of(labels), slack=slack)
+    assert not found.fooled.any()
+    assert inside(found.images, images, 0.1).all()
+
+
+def test_a_restart_asks_for_the_slack_as_well(linear, batch):
+    images = batch[0]
+    labels = linear(images).argmax(1)
+    settings = GradientAttack(epsilon=0.3, steps=3, step_size=0.1, restarts=3, clip_start=True)
+    assert gradient_attack(linear, images, labels, settings, keys_of(labels)).fooled.any()
+    found = gradient_attack(linear, images, labels, settings, keys_of(labels), slack=1e6)
+    assert not found.fooled.any()
+
+
+def test_what_it_counts_is_what_passes_the_network(convolutional, batch):
+    images = batch[0]
+    labels = convolutional(images).argmax(1)
+    for fields in ({"restarts": 3}, {"iterate": "last"}):
+        model = Counted(convolutional)
+        settings = GradientAttack(steps=4, step_size=0.01, epsilon=0.03, clip_start=True, **fields)
+        found = gradient_attack(model, images, labels, settings, keys_of(labels))
+        assert (found.forwards, found.backwards) == (model.forwards, model.backwards)
+
+
+def test_momentum_stays_when_other_images_leave_the_batch(convolutional, batch):
+    """An image goes the same way alone; in float64, so that rounding turns no sign."""
+    model, images = convolutional.double(), batch[0].double()
+    labels = model(images).argmax(1)
+    settings = GradientAttack(steps=6, step_size=0.02, epsilon=0.05, momentum=1.0, clip_start=True)
+    whole = gradient_attack(model, images, labels, settings, keys_of(labels))
+    assert whole.fooled.any() and not whole.fooled.all()
+    for place in (~whole.fooled).nonzero().flatten().tolist():
+        one = slice(place, place + 1)
+        alone = gradient_attack(model, images[one], labels[one], settings, keys_of(labels)[one])
+        torch.testing.assert_close(alone.images, whole.images[one])
 
 
 def test_momentum_is_mi_fgsm(linear, batch):

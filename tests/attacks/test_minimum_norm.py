@@ -10,7 +10,8 @@ from small_models import Counted, trained_on_digits
 from torch import Tensor, nn
 
 import bilateral
-from bilateral.attacks.minimum_norm import MinimumNorm, cw_l2, deepfool_l2
+from bilateral.attacks import minimum_norm
+from bilateral.attacks.minimum_norm import CROSSING, MinimumNorm, cw_l2, deepfool_l2
 from bilateral.attacks.settings import CW_FAST, CW_FINE, CarliniWagner, DeepFool
 
 DIGITS = Path(bilateral.__path__[0]) / "data" / "digits.npz"
@@ -83,6 +84,36 @@ def test_distance_on_a_linear_classifier_is_the_closed_form(attack: Attack, clas
     measured = (result.images - images).flatten(1).norm(dim=1)
     assert torch.allclose(measured, result.distances)
     assert (model(result.images).argmax(1) != labels).all()
+
+
+@pytest.mark.parametrize("overshoot", [0.02, 0.5])
+def test_deepfool_goes_past_the_boundary_by_its_overshoot(overshoot: float) -> None:
+    """On a linear model one move lands, so what is found lies just so far behind the boundary."""
+    model, images, labels, distances = linear_problem(2)
+    result = deepfool_l2(model, images, labels, DeepFool(overshoot=overshoot))
+    torch.testing.assert_close(
+        result.distances, (1 + overshoot) * (distances + CROSSING), rtol=1e-4, atol=1e-5
+    )
+
+
+def test_cw_halves_the_interval_of_each_images_constant(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Tenfold up to a first success, then the middle of the last failure and the last success."""
+    needed, tried = torch.tensor([3.0, 0.3]), []
+
+    def search(
+        model: nn.Module, clean: Tensor, labels: Tensor, constants: Tensor, settings: CarliniWagner
+    ) -> MinimumNorm:
+        tried.append(constants)
+        found = constants >= needed
+        return MinimumNorm(clean, found, torch.where(found, constants, torch.inf), 2, 2)
+
+    monkeypatch.setattr(minimum_norm, "_cw_at_constant", search)
+    model, images, labels, _ = linear_problem(3, count=2)
+    settings = CarliniWagner(constant=1.0, binary_search_steps=6)
+    result = cw_l2(model, images, labels, settings)
+    expected = [[1, 10, 5.5, 3.25, 2.125, 2.6875], [1, 0.5, 0.25, 0.375, 0.3125, 0.28125]]
+    assert torch.stack(tried, 1).tolist() == expected
+    assert result.distances.tolist() == [3.25, 0.3125]
 
 
 @BOTH

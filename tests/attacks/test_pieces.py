@@ -72,6 +72,21 @@ def test_a_guided_step_follows_the_change_of_the_prediction(linear, batch):
     assert moved(Adversary(**small, guide=1e4)) > moved(Adversary(**small))
 
 
+def test_a_guided_step_is_along_the_sum_of_both(linear, batch):
+    """The sign of the gradient of cross-entropy plus the weighted squared change, written out."""
+    images, labels = 0.2 + 0.6 * batch[0], batch[1]
+    reference = linear(images.flip(0)).detach()
+    settings = Adversary(epsilon=EPSILON, step_size=0.01, random_start=False, guide=5.0)
+    keys = image_keys(0, torch.arange(len(images)))
+    found = gradient_attack(linear, images, labels, settings, keys, reference).images
+    inputs = images.clone().requires_grad_()
+    shares = linear(inputs).softmax(1)
+    loss = -shares.gather(1, labels[:, None]).log().sum()
+    loss = loss + 5 * (shares - reference.softmax(1)).pow(2).sum()
+    (slope,) = torch.autograd.grad(loss, inputs)
+    torch.testing.assert_close(found, images + 0.01 * slope.sign())
+
+
 def test_somebodys_attack_that_leaves_the_ball_is_told_of(linear, batch, tmp_path):
     """Its images do not count, and a figure untouched by it must not look like robustness."""
     (tmp_path / "far.py").write_text(

@@ -112,9 +112,10 @@ def test_queries_are_corners_that_differ_by_one_square() -> None:
     signs = [query.sign() for query in queries]
     assert (signs[0] == signs[0][:, :, :1]).all()
     assert not torch.equal(signs[0][0], signs[0][1])
+    assert not torch.equal(signs[0][:, 0], signs[0][:, 1]), "every channel has its own stripes"
     with torch.no_grad():
         margins = [losses.margin(model.model(q), torch.zeros(5).long(), None) for q in model.images]
-    corners, best = set(), 1
+    corners, best, mixed = set(), 1, []
     for query in range(2, 61):
         side = side_length(query - 1, settings, 8, 8)
         better = margins[best][0] < margins[query][0]
@@ -124,9 +125,26 @@ def test_queries_are_corners_that_differ_by_one_square() -> None:
         assert int(columns.max() - columns.min()) < side
         if side == 1:
             corners.add((int(rows[0]), int(columns[0])))
+            mixed.append(len(signs[query - 1][0, :, rows[0], columns[0]].unique()) == 2)
         best = query if better else best
     # Places are drawn from all of the image, its last row and column too.
     assert max(row for row, _ in corners) == 7 and max(column for _, column in corners) == 7
+    # Three channels of independent signs agree in one square of four.
+    assert len(mixed) > 30 and 0.5 < sum(mixed) / len(mixed) < 0.95
+
+
+def test_a_square_that_gains_nothing_is_not_kept() -> None:
+    """Where all margins are equal the first query stays, whatever comes after it."""
+
+    class Flat(nn.Module):
+        def forward(self, images: Tensor) -> Tensor:
+            return torch.tensor([[1.0, 0.0]]).repeat(len(images), 1)
+
+    model, images = Recorded(Flat()), random_images(4)
+    labels = torch.zeros(4, dtype=torch.int64)
+    attacked = square(model, images, labels, Square(epsilon=0.1, queries=20), torch.arange(4))
+    assert torch.equal(attacked.images, model.images[1])
+    assert not torch.equal(model.images[2], model.images[1])
 
 
 @pytest.mark.parametrize("classes", [2, 3, 10])

@@ -1,6 +1,7 @@
 """McNemar's test against known values, and runs compared through the command."""
 
 import json
+import math
 import subprocess
 import sys
 
@@ -14,7 +15,7 @@ from bilateral.runs import RunFolder, write_json
 from bilateral.tables import lettered, narrow
 
 
-def leave_flags(folder, robust, first=0, data="digits"):
+def leave_flags(folder, robust, first=0, data="digits", digest=""):
     numbers = list(range(first, first + len(robust)))
     file = AttackFile(
         schema=1,
@@ -23,7 +24,7 @@ def leave_flags(folder, robust, first=0, data="digits"):
         epsilon=8 / 255,
         epsilon_text="8/255",
         data=data,
-        data_digest="",
+        data_digest=digest,
         search="float32",
         weights_digest="",
         versions={},
@@ -43,7 +44,9 @@ def test_mcnemar_known_values(only_first, only_second, p_value):
 
 
 def test_large_counts_agree_with_the_exact_test():
-    assert mcnemar(530, 470) == pytest.approx(mcnemar(529, 470), rel=0.15)
+    for fewer in (400, 470, 495, 500):
+        exact = min(1.0, 2 * sum(math.comb(1000, count) for count in range(fewer + 1)) / 2**1000)
+        assert mcnemar(1000 - fewer, fewer) == pytest.approx(exact, rel=0.01, abs=1e-9)
     assert mcnemar(3000, 1000) < 1e-100
 
 
@@ -76,6 +79,14 @@ def test_other_data_are_refused(tmp_path):
     leave_flags(tmp_path / "a", [True, False])
     leave_flags(tmp_path / "b", [True, False], data="svhn")
     with pytest.raises(UserError, match="on svhn"):
+        compare([str(tmp_path / "a"), str(tmp_path / "b")], "pgd20", "8/255")
+
+
+def test_other_images_of_the_same_name_are_refused(tmp_path):
+    """Two folders, or a data set made anew: image 7 of the one is not image 7 of the other."""
+    leave_flags(tmp_path / "a", [True, False], digest="1")
+    leave_flags(tmp_path / "b", [True, False], digest="2")
+    with pytest.raises(UserError, match="b was evaluated on other images of digits than "):
         compare([str(tmp_path / "a"), str(tmp_path / "b")], "pgd20", "8/255")
 
 

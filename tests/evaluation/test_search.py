@@ -42,6 +42,23 @@ def test_folding_keeps_the_function_and_drops_batch_norms(name, left):
     assert all(parameter.requires_grad for parameter in model.parameters())
 
 
+def test_the_copy_is_in_eval_mode_whatever_the_model_is_in():
+    model, images = with_statistics("small-cnn"), torch.rand(4, 3, 8, 8)
+    with torch.no_grad():
+        expected = model(images)
+    fast = prepare_search(model.train(), images).model
+    assert not any(module.training for module in fast.modules() if list(module.parameters()))
+    assert all(module.training for module in model.modules())
+    with torch.no_grad():
+        torch.testing.assert_close(fast(images), expected, rtol=1e-3, atol=1e-3)
+
+
+def test_a_search_in_bfloat16_asks_for_more_than_its_rounding(linear):
+    """Logits that come from bfloat16 are wrong by a 256th and more."""
+    assert Search(linear, bfloat16=False).slack == 0
+    assert 2**-8 < Search(linear, bfloat16=True).slack < 0.1
+
+
 def test_bfloat16_is_for_gpus_unless_asked_for():
     model, images = with_statistics("small-cnn"), torch.rand(4, 3, 8, 8)
     assert not prepare_search(model, images).bfloat16
@@ -74,6 +91,16 @@ def test_a_model_from_outside_is_left_to_autocast(convolutional, batch):
     assert {weight.dtype for weight in search.model.parameters()} == {torch.float32}
 
 
+@pytest.mark.parametrize(("known", "gpu"), [(True, True), (False, True), (True, False)])
+def test_on_a_gpu_the_packages_own_models_alone_search_in_bfloat16(
+    convolutional, monkeypatch, known, gpu
+):
+    """Logits of other models may come in bfloat16 themselves, and tie."""
+    monkeypatch.setattr("bilateral.evaluation.search.has_bfloat16", lambda _: gpu)
+    model = with_statistics("small-cnn") if known else convolutional
+    assert prepare_search(model, torch.rand(4, 3, 8, 8)).bfloat16 is (known and gpu)
+
+
 def test_graphs_are_for_gpus():
     model, images = with_statistics("small-cnn"), torch.rand(4, 3, 8, 8)
     assert not isinstance(prepare_search(model, images).model, Replayed)
@@ -81,7 +108,9 @@ def test_graphs_are_for_gpus():
 
 def test_a_model_that_cannot_be_copied_is_searched_itself(linear, batch):
     linear.cache = linear(batch[0])  # torch refuses to copy what has a graph behind it
-    assert prepare_search(linear, batch[0]).model is linear
+    for precision in ("auto", "bfloat16"):
+        search = prepare_search(linear, batch[0], precision)
+        assert search.model is linear and search.precision == "float32"
 
 
 def test_only_what_fools_the_model_itself_counts(linear, batch):

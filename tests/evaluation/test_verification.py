@@ -108,13 +108,15 @@ def test_the_tolerance_is_a_millionth(run, capsys):
         assert verify(capsys, run / KEPT)["in_ball"] == in_ball
 
 
-def test_an_image_outside_the_range_is_found(run, capsys):
+@pytest.mark.parametrize("value", [-0.01, 1.01])
+def test_an_image_outside_the_range_is_found(run, capsys, value):
     number = []
 
     def push(images, flags):
         number.append(min(number for number, robust in flags.items() if robust))
         image = images[number[0]]
-        image[np.unravel_index(image.argmin(), image.shape)] = -0.01
+        place = image.argmin() if value < 0 else image.argmax()
+        image[np.unravel_index(place, image.shape)] = value
 
     plant(run, push)
     found = verify(capsys, run / KEPT)
@@ -124,6 +126,23 @@ def test_an_image_outside_the_range_is_found(run, capsys):
     said = capsys.readouterr().out
     assert f"outside [0, 1]: image {number[0]}\n" in said
     assert "claim holds" in said and " no\n" in said
+
+
+def test_an_image_outside_the_range_does_not_count_as_fooled(run, capsys):
+    """It lies in the ball and fools, but it is no image."""
+    number = []
+
+    def push(images, flags):
+        number.append(attacked(images, flags))
+        black = np.unravel_index(digits()[number[0]].argmin(), images[number[0]].shape)
+        images[number[0]][black] = -1e-4
+
+    before = verify(capsys, run / KEPT)
+    plant(run, push)
+    found = verify(capsys, run / KEPT)
+    assert found["outside_range"] == number and found["outside_ball"] == []
+    assert found["fooled"] == before["fooled"] - 1 and found["not_fooled"] == number
+    assert found["robust_accuracy"] == pytest.approx(before["robust_accuracy"] + 1 / 60)
 
 
 def test_an_image_that_does_not_fool_is_found(run, capsys):
@@ -169,6 +188,23 @@ def test_without_a_record_nothing_is_claimed(run, capsys):
     found = verify(capsys, run / KEPT)
     assert found["claimed_accuracy"] is None and found["claim_holds"] is True
     assert found["fooled"] > 10
+    assert found["robust_accuracy"] == pytest.approx(1 - found["fooled"] / 60)
+
+
+def test_a_claim_is_found_from_inside_its_folder(run, capsys, monkeypatch):
+    monkeypatch.chdir((run / KEPT).parent)
+    found = verify(capsys, Path(KEPT).name, "--target", run)
+    assert found["claimed_accuracy"] == found["robust_accuracy"]
+
+
+@pytest.mark.parametrize("field", ["data", "weights_digest"])
+def test_a_record_of_other_data_or_weights_claims_nothing(run, capsys, field):
+    path = run / "attacks" / "pgd5@40-255.json"
+    record = json.loads(path.read_text())
+    record["robust"] = [True] * 60  # would be refuted
+    path.write_text(json.dumps({**record, field: "other"}))
+    found = verify(capsys, run / KEPT)
+    assert found["claimed_accuracy"] is None and found["claim_holds"] is True
 
 
 def test_an_ensemble_keeps_what_its_flags_say(run, capsys):
@@ -237,6 +273,7 @@ def test_a_flipped_byte_never_gives_a_traceback(run, capsys, place):
         (lambda kept: kept.about.update(epsilon=8.0), "did you mean 8/255?"),
         (lambda kept: kept.about.update(attack="pgd"), "unknown attack"),
         (lambda kept: kept.images.update({9999: kept.images.pop(min(kept.images))}), "to 9999"),
+        (lambda kept: kept.images.update({360: kept.images.pop(min(kept.images))}), "are 360 test"),
         (
             lambda kept: kept.images.update(
                 {number: image[:, :4] for number, image in kept.images.items()}

@@ -11,9 +11,11 @@ from bilateral.data.datasets import Split
 from bilateral.errors import TrainingError, UserError
 from bilateral.paper.recipes import recipe_named
 from bilateral.processes import Processes
+from bilateral.randomness import image_keys, purpose_key, uniform
 from bilateral.runs import RunFolder
-from bilateral.training.engine import Engine, Speed
+from bilateral.training.engine import _NOISE, Engine, Speed, Totals
 from bilateral.training.progress import TrainingProgress
+from bilateral.training.step import StepLoss
 from bilateral.training.trainer import Trainer, train
 from bilateral.training.twin import twin_of
 
@@ -198,6 +200,101 @@ def test_a_batch_in_parts_gives_the_same_gradients(fields, tmp_path, split):
         torch.testing.assert_close(own, theirs, atol=1e-5, rtol=1e-4)
     with pytest.raises(UserError, match="does not divide into 3 equal parts"):
         losses(split, run, PLAIN.with_fields(accumulate=3), tmp_path)
+
+
+def test_every_epoch_draws_other_noise(split, tmp_path):
+    """An attack looks at clean + noise first; the noise is of (seed, epoch, image)."""
+    run = TINY.with_fields(
+        data=Data(name="digits", augment="none"),
+        adversary=TINY.adversary.with_fields(reference="start", clip_start=False),
+    )
+    trainer = Trainer(run, RunFolder(tmp_path / "run"), split, CPU, QUIET, PLAIN)
+    engine, budget, noise = trainer.engine, run.adversary.epsilon, ({}, {})
+    attack, forward = engine._attack, engine._twin.forward
+
+    def attacked(images, labels, numbers):
+        starts = []
+        engine._twin.forward = lambda tensor: (starts.append(tensor.detach()), forward(tensor))[1]
+        result = attack(images, labels, numbers)
+        noise[epoch].update(zip(numbers.tolist(), (starts[0] - images) / budget, strict=True))
+        return result
+
+    engine._attack = attacked
+    for epoch in (0, 1):
+        for batch in trainer.batches.epoch(epoch):
+            trainer.take(batch, epoch)
+    keys = [image_keys(purpose_key(run.seed, _NOISE, epoch), torch.arange(128)) for epoch in (0, 1)]
+    for number in noise[0]:
+        for epoch in (0, 1):
+            expected = 2 * uniform(keys[epoch][number, None], (1, 8, 8))[0] - 1
+            torch.testing.assert_close(noise[epoch][number], expected, atol=1e-4, rtol=0)
+    assert len(noise[0]) == 128
+
+
+def test_dropout_follows_from_the_seed_and_the_step(split, tmp_path, monkeypatch):
+    """Other units at every step and in every process; the same ones when a run goes on."""
+
+    def drawn(run, rank=0):
+        trainer = Trainer(run, RunFolder(tmp_path / "run"), split, CPU, QUIET, PLAIN)
+        engine, seen = trainer.engine, []
+        monkeypatch.setattr(engine, "_compute", lambda batch: seen.append(torch.rand(4).tolist()))
+        monkeypatch.setattr(engine, "processes", Processes(rank, 2))
+        batch = next(trainer.batches.epoch(0))
+        for step in (1, 2, 3):
+            engine.take(batch, 0, 0, step, 0.1)
+        return seen
+
+    first = drawn(TINY)
+    torch.rand(17)  # whatever was drawn meanwhile
+    assert drawn(TINY) == first
+    others = [*first, *drawn(TINY, rank=1), *drawn(TINY.with_fields(seed=TINY.seed + 1))]
+    assert len({tuple(numbers) for numbers in others}) == 9
+
+
+def test_the_first_bad_step_is_told(split, tmp_path):
+    """What comes after a loss that is not finite is nonsense as well."""
+    engine = Trainer(TINY, RunFolder(tmp_path / "run"), split, CPU, QUIET, PLAIN).engine
+    for step, loss in enumerate((1.0, 2.0, torch.nan, 3.0, torch.inf), start=1):
+        assert Totals.read(engine).bad_step == (-1 if step < 4 else 3)
+        engine._numbers[4] = step
+        engine._count([StepLoss(torch.tensor(loss), None, torch.tensor(2))])
+    found = Totals.read(engine)
+    assert (found.bad_step, found.clean_correct, found.adversarial_correct) == (3, 0, 10)
+    engine.clear()
+    assert Totals.read(engine) == Totals(0.0, 0.0, 0.0, -1)
+
+
+@pytest.mark.parametrize(("rank", "kept"), [(0, [1.5, 2.0, 3.0]), (1, [0.0, 0.0, 0.0])])
+def test_an_interrupted_epochs_sums_go_on_in_one_process(split, tmp_path, rank, kept):
+    """They are of all processes: a second one that took them over would count them twice."""
+    engine = Trainer(TINY, RunFolder(tmp_path / "run"), split, CPU, QUIET, PLAIN).engine
+    engine.processes = Processes(rank, 2)
+    engine.totals += 7
+    engine.go_on([1.5, 2.0, 3.0])
+    assert engine.totals.tolist() == [*kept, -1]
+
+
+def test_a_step_trains_the_model_and_then_the_average(split, tmp_path):
+    """In train mode whatever the mode was; the average follows what the step has made."""
+    trainer = Trainer(TINY, RunFolder(tmp_path / "run"), split, CPU, QUIET, PLAIN)
+    model, average = trainer.model.eval(), trainer.engine.averaged
+    before = copy.deepcopy(model.state_dict())
+    trainer.take(next(trainer.batches.epoch(0)), 0)
+    assert all(module.training for module in model.modules())
+    for name, value in model.state_dict().items():
+        if value.is_floating_point():
+            expected = before[name] + 9 / 11 * (value - before[name])
+            torch.testing.assert_close(average.model.state_dict()[name], expected)
+            if name.endswith(("weight", "running_mean")):
+                assert not torch.equal(value, before[name]), name
+
+
+def test_a_norm_of_the_whole_batch_is_for_one_process(split, tmp_path):
+    trainer = Trainer(TINY, RunFolder(tmp_path / "run"), split, CPU, QUIET, PLAIN)
+    engine, run = trainer.engine, TINY.with_fields(regulariser={"kind": "nuclear"})
+    words = (trainer.model, run, engine.optimiser, None, CPU, False, engine.speed, 8, 1)
+    with pytest.raises(UserError, match="one process, no accumulation"):
+        Engine(*words, Processes(0, 2))
 
 
 def test_out_of_memory_says_what_to_lower_and_goes_on(split, tmp_path, monkeypatch):

@@ -21,7 +21,15 @@ from bilateral.paper.recipes import recipe_named
 from bilateral.randomness import image_keys
 from bilateral.runs import RunFolder
 from bilateral.runtime import StopRequest
-from bilateral.training.guard import GUARD_IMAGES, RECOVERIES, Reading, leaps, milder, read
+from bilateral.training.guard import (
+    GUARD_IMAGES,
+    RECOVERIES,
+    Reading,
+    Recovery,
+    leaps,
+    milder,
+    read,
+)
 from bilateral.training.progress import TrainingProgress
 from bilateral.training.trainer import Trainer, train
 
@@ -63,6 +71,98 @@ def records(folder):
 )
 def test_a_collapse_is_a_sure_loss_of_half(fgsm, pgd10, best, collapsed):
     assert reading(fgsm, pgd10).collapsed(best) is collapsed
+
+
+def test_a_slow_decline_is_judged_by_the_best_of_all_readings():
+    """Never half of the reading before, and at last a quarter of the first."""
+    recovery = Recovery()
+    judged = [recovery.collapsed(reading(pgd + 0.05, pgd)) for pgd in (0.4, 0.3, 0.2, 0.1)]
+    assert judged == [False, False, False, True] and recovery.best == 100
+
+
+def test_it_goes_on_three_times_and_ends_at_the_fourth():
+    recovery, adversary = Recovery(), Adversary(epsilon=8 / 255, step_size=8 / 255)
+    steps, stopped = [], []
+    for epoch in (3, 5, 7, 9):
+        recovery.event = ""
+        adversary = recovery.act(reading(0.9, 0.0), epoch, epoch - 1, "two-step", adversary)
+        steps.append(adversary.steps)
+        stopped.append(recovery.stopped)
+    assert steps == [2, 4, 8, 8] and stopped == [False, False, False, True]
+    told = "epoch 9 collapsed: FGSM leaves 90.0 %, PGD-10 0.0 %; back to epoch 8"
+    assert recovery.event == f"{told}, where training ends"
+
+
+def test_a_collapse_that_was_not_told_yet_is_told_with_the_next():
+    recovery, adversary = Recovery(), Adversary(epsilon=8 / 255, step_size=8 / 255)
+    for epoch in (3, 4):
+        adversary = recovery.act(reading(0.9, 0.0), epoch, 2, "shrink-step", adversary)
+    first, second = recovery.event.split(". ")
+    assert first.startswith("epoch 3 collapsed") and first.endswith("on with 1 x 4/255")
+    assert second.startswith("epoch 4 collapsed") and second.endswith("on with 1 x 2/255")
+    assert Recovery().act(reading(0.9, 0.0), 3, 2, "stop", adversary) is adversary
+
+
+class Grid(nn.Module):
+    """Wrong about what a camera can take, right about everything else."""
+
+    def forward(self, images):
+        levels = 255 * images.flatten(1)
+        exact = (levels - levels.round()).abs().amax(1) < 1e-3
+        return torch.stack([~exact, exact], 1).float() + 0 * images.sum()
+
+
+def test_an_image_that_is_wrong_when_clean_withstands_nothing():
+    """Noise alone would make it right."""
+    images, labels = (torch.rand(8, 1, 4, 4) * 255).round() / 255, torch.zeros(8).long()
+    found = read(
+        *(Grid(), images, labels, image_keys(0, torch.arange(8))),
+        *(recipe_named("digits-r-mc-la"), False),
+    )
+    assert found.check == {"clean": 0, "fgsm": 0, "pgd10": 0} and found.training_attack == 0
+
+
+class Brightness(nn.Module):
+    def forward(self, images):
+        above = images.flatten(1).mean(1) - 0.4999
+        return torch.stack([above, -above], 1)
+
+
+def test_a_reading_is_the_same_whatever_was_drawn_before():
+    """Noise decides half of these images, and their keys decide the noise."""
+    adversary = Adversary(epsilon=0.3, step_size=1e-6, target="most-confusing")
+    run = recipe_named("digits-r-mc-la").with_fields(adversary=adversary)
+    images, labels = torch.full((64, 1, 4, 4), 0.5), torch.zeros(64).long()
+    keys, found = image_keys(0, torch.arange(64)), []
+    for seed in range(6):
+        torch.manual_seed(seed)
+        found.append(read(Brightness(), images, labels, keys, run, bfloat16=False))
+    assert found == [found[0]] * 6
+    assert found[0].clean == 1 and 0.2 < found[0].training_attack < 0.8
+
+
+def test_a_model_that_is_trained_is_read_in_eval_mode(digits):
+    """With several steps the training attack's column is FGSM's: one can be learnt."""
+    adversary = Adversary(epsilon=0.1, step_size=1e-3, steps=3, target="least-likely")
+    run = recipe_named("digits-r-mc-la").with_fields(adversary=adversary)
+    torch.manual_seed(0)
+    model = build_model("small-cnn", 10, 1, (8, 8))
+    images = as_floats(channels_first(digits.pixels[:60]))
+    labels, keys = torch.from_numpy(digits.labels[:60]), image_keys(3, torch.arange(60))
+    for _ in range(30):
+        nn.functional.cross_entropy(model(images), labels).backward()
+        with torch.no_grad():
+            for value in model.parameters():
+                value -= 0.1 * value.grad
+                value.grad = None
+    before = {name: value.clone() for name, value in model.state_dict().items()}
+    found = [
+        read(model.train(mode), images, labels, keys, run, bfloat16=False) for mode in (True, False)
+    ]
+    assert found[0] == found[1] and 0 < found[0].fgsm < found[0].clean
+    assert found[0].training_attack == found[0].fgsm
+    for name, value in model.state_dict().items():
+        assert torch.equal(value, before[name]), name
 
 
 def test_readings_are_those_of_an_evaluation(digits):

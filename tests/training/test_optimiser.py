@@ -20,6 +20,27 @@ def test_only_convolution_and_linear_weights_decay():
     assert len(decay) == len(list(model.parameters()))
 
 
+def test_a_step_is_that_of_sgd_with_momentum_written_out():
+    layer = torch.nn.Linear(2, 1)
+    settings = Optimiser(learning_rate=0.1, momentum=0.8, weight_decay=0.05)
+    optimiser = build_optimiser(layer, settings, fused=False)
+    weight, bias = layer.weight.detach().clone(), layer.bias.detach().clone()
+    moves = [torch.zeros_like(weight), torch.zeros_like(bias)]
+    for slope in (1.0, -2.0, 0.5):
+        layer.weight.grad, layer.bias.grad = torch.full((1, 2), slope), torch.full((1,), slope)
+        optimiser.step()
+        moves = [0.8 * moves[0] + slope + 0.05 * weight, 0.8 * moves[1] + slope]
+        weight, bias = weight - 0.1 * moves[0], bias - 0.1 * moves[1]
+        torch.testing.assert_close(layer.weight.detach(), weight)
+        torch.testing.assert_close(layer.bias.detach(), bias)
+
+
+def test_a_milestone_counts_as_reached_within_rounding():
+    settings = Optimiser(learning_rate=0.1, milestones=(0.1 + 0.2,), drop=0.5)
+    assert settings.milestones[0] > 0.3
+    assert [learning_rate(settings, progress) for progress in (0.299, 0.3)] == [0.1, 0.05]
+
+
 def test_milestones_are_fractions_of_the_run():
     settings = Optimiser(learning_rate=0.1, milestones=(0.6, 0.9))
     for epochs in (30, 100):
@@ -56,6 +77,22 @@ def test_averaged_weights_follow_by_the_decay():
         fresh.weight.fill_(11.0)
     early.update(torch.tensor(early.pull(1)))
     assert early.model.weight[0] > 9  # soon forgets the start
+
+
+def test_the_pull_is_tensorflows():
+    """1 - min(decay, (1 + n) / (10 + n)): nine of ten and n parts at first, never less than 1 %."""
+    averaged = AveragedWeights(torch.nn.Linear(1, 1), decay=0.99)
+    pulls = [averaged.pull(step) for step in (0, 1, 8, 90, 891, 10_000)]
+    assert pulls == pytest.approx([9 / 10, 9 / 11, 9 / 18, 9 / 100, 0.01, 0.01])
+
+
+def test_the_average_is_read_and_never_trained():
+    """Eval mode, no gradients; the model that is trained keeps its own."""
+    model = torch.nn.Sequential(torch.nn.Linear(2, 2), torch.nn.BatchNorm1d(2)).train()
+    averaged = AveragedWeights(model, decay=0.9).model
+    assert not any(module.training for module in averaged.modules())
+    assert not any(parameter.requires_grad for parameter in averaged.parameters())
+    assert model[1].training and all(parameter.requires_grad for parameter in model.parameters())
 
 
 def test_a_weight_that_two_layers_share_moves_once():

@@ -321,6 +321,13 @@ def test_where_there_are_none(split):
     assert priors_of(split, plain, CPU, Processes()) is None
 
 
+def test_they_have_the_shape_of_the_images(split):
+    """Channels first, as a batch has them; the pictures themselves have them last."""
+    wide = Split(np.zeros((5, 4, 6, 3), np.uint8), split.labels[:5], split.classes)
+    priors = priors_of(wide, TINY, CPU, Processes())
+    assert priors is not None and priors.kept.shape == (5, 3, 4, 6)
+
+
 def test_what_cannot_keep_them_is_refused(split, tmp_path):
     with pytest.raises(UserError, match="for one process"):
         priors_of(split, TINY, CPU, Processes(rank=0, world=2))

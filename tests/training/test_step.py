@@ -45,7 +45,16 @@ def test_trades_is_clean_loss_plus_weighted_divergence(linear, batch):
     p, q = clean.softmax(1), attacked.log_softmax(1)
     divergence = (p * (p.log() - q)).sum(1).mean()
     expected = F.cross_entropy(clean, batch[1]) + 6 * divergence
-    torch.testing.assert_close(loss_of(linear, batch, run).loss, expected)
+    result = loss_of(linear, batch, run)
+    torch.testing.assert_close(result.loss, expected)
+    # Both sides of the divergence learn.
+    found, by_hand = (
+        torch.autograd.grad(loss, list(linear.parameters())) for loss in (result.loss, expected)
+    )
+    torch.testing.assert_close(found, by_hand)
+    counts = [int((logits.argmax(1) == batch[1]).sum()) for logits in (clean, attacked)]
+    assert [int(result.clean_correct), int(result.adversarial_correct)] == counts
+    assert counts[0] != counts[1]
 
 
 @pytest.mark.parametrize("kind", ["squared", "nuclear"])

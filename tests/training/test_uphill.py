@@ -78,6 +78,26 @@ def test_the_last_steps_are_the_optimisers_and_there_are_none_at_first(network):
         assert parameter.grad is not None, "gradients are left alone"
 
 
+def test_a_weight_without_slope_stays_finite(network):
+    """A dead layer has a gradient of nothing, which has no direction."""
+    before = network[0].weight.detach().clone()
+    for value in network.parameters():
+        value.grad = torch.zeros_like(value)
+    with uphill(gradients(network), 0.02):
+        assert torch.equal(network[0].weight, before)
+    assert torch.equal(network[0].weight, before)
+
+
+def test_weights_come_back_when_something_fails_uphill(network):
+    """Out of memory, or Ctrl-C: a checkpoint written after it must hold the run's own weights."""
+    before = [value.detach().clone() for value in network.parameters()]
+    F.cross_entropy(network(torch.rand(10, 6)), torch.arange(10) % 3).backward()
+    with pytest.raises(KeyboardInterrupt), uphill(gradients(network), 0.02):
+        raise KeyboardInterrupt
+    for value, own in zip(network.parameters(), before, strict=True):
+        torch.testing.assert_close(value.detach(), own, rtol=0, atol=1e-7)
+
+
 def test_a_step_descends_by_the_gradient_found_uphill(tmp_path):
     """One step of the trainer against the same written out by hand."""
     digits = load("digits", "train")

@@ -69,8 +69,10 @@ def compare(runs: Sequence[str], attack: str, epsilon_text: str) -> Comparison:
     """All runs on their shared images, each tested against the first."""
     files = [flags_of(RunFolder(Path(run)), attack, epsilon_text) for run in runs]
     for run, file in zip(runs, files, strict=True):
-        if (file.data, file.data_digest) != (files[0].data, files[0].data_digest):
+        if file.data != files[0].data:
             raise UserError(f"{run} was evaluated on {file.data}, {runs[0]} on {files[0].data}")
+        if file.data_digest != files[0].data_digest:
+            raise UserError(f"{run} was evaluated on other images of {file.data} than {runs[0]}")
     flags = [dict(zip(file.images, file.robust, strict=True)) for file in files]
     shared = set.intersection(*(set(one) for one in flags))
     if not shared:
