@@ -1,6 +1,7 @@
 """The commands through the real entry point: exit code, files, message."""
 
 import json
+import shutil
 import signal
 import subprocess
 import sys
@@ -99,6 +100,9 @@ def test_a_config_in_place_of_a_name_repeats_the_run(trained, tmp_path):
 @pytest.mark.parametrize("command", ["sweep", "reproduce", "bench", "demo"])
 def test_what_is_one_process_says_so_under_torchrun(command, monkeypatch, capsys):
     monkeypatch.setenv("WORLD_SIZE", "2")
+    assert main(["list", "models"]) == 0, "a cluster's shell is no torchrun"
+    monkeypatch.setenv("TORCHELASTIC_RUN_ID", "none")
+    capsys.readouterr()
     assert main([command, "x"]) == 2
     told = f"bilateral: {command} is one process; torchrun is for train and evaluate\n"
     assert capsys.readouterr().err == told
@@ -315,11 +319,12 @@ def test_the_step_follows_another_budget(tmp_path):
 
 def test_near_misses_are_answered(trained, tmp_path):
     (tmp_path / "pictures").mkdir()
+    other = shutil.copytree(trained, tmp_path / "other")
     for words, message in (
         (["train", "digits-r-mc-la", "--data", "pictures"], "did you mean folder:pictures?"),
         (["evaluate", trained.parent], f"did you mean {trained}?"),
         (["compare", "here", "there"], "no run folder at here"),
-        (["compare", trained, trained, "--attack", "spsa"], "has no flags of spsa"),
+        (["compare", trained, other, "--attack", "spsa"], "has no flags of spsa"),
     ):
         result = bilateral(*words, cwd=tmp_path)
         assert result.returncode == 2

@@ -273,7 +273,7 @@ def test_messages_of_the_guards_are_those_shown() -> None:
     table = EVALUATION.read_text().split("## Guards")[1].split("\n## ")[0]
     shown = re.findall(r"^\| `([^`]+)`", table, re.M)
     sources = [SOURCE / "evaluation" / "guards.py", SOURCE / "budgets.py"]
-    sources += [SOURCE / "evaluation" / "robustness.py", SOURCE / "attacks" / "ball.py"]
+    sources += [SOURCE / "evaluation" / "robustness.py", SOURCE / "attacks" / "inputs.py"]
     spoken = {
         node.value
         for source in sources

@@ -74,11 +74,12 @@ def test_every_run_is_a_normal_run_folder_judged_on_held_out_images(swept):
         }
     robust = [trial["robust_accuracy"] for trial in trials(swept)]
     assert robust == sorted(robust, reverse=True), "best first"
-    origin = json.loads((swept / "out" / "sweep.json").read_text())["origin"]
-    assert origin["axes"] == {"adversary.target": ["none", "least-likely"]}
-    assert origin["recipe"] == "digits-r-mc-la" and origin["fields"]["epochs"] == 3
-    assert origin["device"] == "cpu" and origin["commit"] and origin["jobs"] == 1
-    assert origin["command"].startswith("bilateral sweep ") and "small.toml" in origin["command"]
+    plan = json.loads((swept / "out" / "sweep.json").read_text())["plan"]
+    assert plan["axes"] == {"adversary.target": ["none", "least-likely"]}
+    assert plan["recipe"] == "digits-r-mc-la" and plan["fields"]["epochs"] == 3
+    assert plan["jobs"] == 1 and plan["command"].startswith("bilateral sweep ")
+    for trial in trials(swept):
+        assert trial["versions"]["device"] == "cpu" and trial["versions"]["commit"]
 
 
 def test_what_is_done_is_not_done_again(swept, capsys):
@@ -339,9 +340,13 @@ def test_runs_made_one_by_one_are_gathered_into_a_ranking(swept, tmp_path, capsy
     assert told["trials"][0]["status"] == "done" and told["trials"][0]["images"] == 100
     assert not (tmp_path / "out" / "target-least-likely").exists()
     shutil.copytree(swept / "out" / "target-least-likely", tmp_path / "out" / "target-least-likely")
+    elsewhere = tmp_path / "out" / "target-least-likely" / "seed0" / "trial.json"
+    elsewhere.write_text(elsewhere.read_text().replace('"device": "cpu"', '"device": "a GPU"'))
     assert main([*words, "--minutes", "0"]) == 0, "nothing is left to do"
+    made = {trial["name"]: trial["versions"]["device"] for trial in trials(tmp_path)}
+    assert made == {"target-none/seed0": "cpu", "target-least-likely/seed0": "a GPU"}
     without_times = [
-        [{**trial, "seconds": 0, "early": 0} for trial in trials(folder)]
+        [{**trial, "seconds": 0, "early": 0, "versions": 0} for trial in trials(folder)]
         for folder in (swept, tmp_path)
     ]
     assert without_times[0] == without_times[1]

@@ -72,7 +72,9 @@ def _run(words: list[str]) -> int:
         return 0
     if words[0] not in COMMANDS:
         raise unknown("command", words[0], COMMANDS)
-    if words[0] not in SHARED and os.environ.get("WORLD_SIZE", "1") != "1":
+    # torchrun's own variable too: on some clusters every shell has a WORLD_SIZE.
+    several = "TORCHELASTIC_RUN_ID" in os.environ and os.environ.get("WORLD_SIZE", "1") != "1"
+    if several and words[0] not in SHARED:
         raise UserError(f"{words[0]} is one process; torchrun is for {' and '.join(SHARED)}")
     import_module(f"bilateral.commands.{words[0]}").command(words[1:])
     sys.stdout.flush()

@@ -14,8 +14,8 @@ import torch
 from pydantic import ValidationError
 from torch import Tensor, nn
 
-from bilateral.attacks.ball import check_images, check_labels, check_tensors
 from bilateral.attacks.gradient import gradient_attack
+from bilateral.attacks.inputs import check_batch, check_images
 from bilateral.attacks.untouched import untouched
 from bilateral.config import Adversary, Labels, first_complaint
 from bilateral.errors import UserError
@@ -101,9 +101,8 @@ class BilateralAdversary:
     def __call__(self, model: nn.Module, images: Tensor, labels: Tensor) -> tuple[Tensor, Tensor]:
         """Adversarial images and soft labels for one training step."""
         if not self._checked:  # once: looking at pixels makes a GPU wait
-            check_tensors(images, labels)
+            check_batch(images, labels)
             check_images(images)
-            check_labels(labels, len(images))
             self._checked = True
         numbers = labels.long()  # torch gathers by int64 alone
         adversarial, soft, _ = perturb(model, images, numbers, self.adversary, self.labels)

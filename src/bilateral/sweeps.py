@@ -116,8 +116,9 @@ class Sweep:
     ) -> None:
         self.runs, self.out, self.judging, self.seconds = runs, out, judging, seconds
         self.device, self.say, self.machine = device, say, machine
+        self.about = about or {}
         # Read once: a commit that is made meanwhile is not the code that runs.
-        self.origin = {**versions(device), "commit": commit(), **(about or {})}
+        self.versions = {**versions(device), "commit": commit()}
         self.trials = {
             name: Trial(
                 name,
@@ -230,6 +231,7 @@ class Sweep:
             train(run, folder, split, self.device, progress, self.machine)
         except (Dropped, TrainingError) as error:
             trial.status = str(error)
+        trial.versions = self.versions
         trial.early = early_readings(folder)
         trial.seconds = folder.last_record().get("seconds", 0.0)
         if not folder.weights.exists():
@@ -270,5 +272,6 @@ class Sweep:
 
     def _write(self, path: Path, trials: Sequence[Trial]) -> None:
         rows = [asdict(trial) for trial in trials]
-        found = {"judging": self._judging, "origin": self.origin, "trials": rows}
-        write_json(path, {"schema": 1, **found})
+        write_json(
+            path, {"schema": 1, "judging": self._judging, "plan": self.about, "trials": rows}
+        )

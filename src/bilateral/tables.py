@@ -9,6 +9,8 @@ from typing import Any, Literal
 from bilateral.results import Comparison, Evaluation, Interval
 
 Table = tuple[list[str], list[list[str]]]
+ABSENT = "-"
+"""A cell that was not measured."""
 WIDTH = 80
 """Columns of a terminal."""
 Format = Literal["text", "markdown", "csv", "latex"]

@@ -7,10 +7,9 @@ from statistics import mean
 from typing import Any
 
 from bilateral.config import Run
-from bilateral.tables import Table, percent
+from bilateral.tables import ABSENT, Table, percent
 
 NOT_STARTED = "not started"
-ABSENT = "-"
 
 
 @dataclass(frozen=True)
@@ -43,6 +42,8 @@ class Trial:
     chosen: Mapping[str, str] = field(default_factory=dict)
     """`Planned.chosen`"""
     config_digest: str = ""
+    versions: Mapping[str, str] = field(default_factory=dict)
+    """where it was trained and judged: device, commit, torch"""
 
     @property
     def settled(self) -> bool:
@@ -95,7 +96,7 @@ def ranking(trials: Sequence[Trial], attacks: str) -> Table:
             cells += [percent(trial.also[text]) if text in trial.also else "" for text in also]
             cells += [percent(trial.clean_accuracy), f"{trial.images:,}", f"{trial.seconds:,.0f}"]
         lines.append(cells)
-    return [*head], lines
+    return head, lines
 
 
 def means(trials: Sequence[Trial], attacks: str) -> Table:

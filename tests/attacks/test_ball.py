@@ -3,7 +3,8 @@
 import pytest
 import torch
 
-from bilateral.attacks.ball import check_images, inside, per_image, project, random_start
+from bilateral.attacks.ball import inside, per_image, project, random_start
+from bilateral.attacks.inputs import check_images
 from bilateral.errors import UserError
 from bilateral.randomness import image_keys
 

@@ -40,7 +40,7 @@ def test_every_candidate_costs_at_most_eight_passes_and_as_much_as_the_others():
         assert run.data.held_out == 1000
 
 
-def written(tmp_path, **origin):
+def written(tmp_path):
     trials = [
         Trial(
             "none-hard/seed0", {}, "done", 0.9, 0.4, (0.35, 0.45), 100, 12.0, also={"4/255": 0.6}
@@ -51,13 +51,14 @@ def written(tmp_path, **origin):
     for trial in trials:
         target, labels = trial.name.partition("/")[0].split("-")
         trial.chosen = {"target": target, "labels": labels}
-    about = {"device": "a GPU", "commit": "abc1234", "command": "bilateral sweep x.toml", "jobs": 8}
-    about |= {"recipe": "cifar10-r-mc", "fields": {"check_epochs": 5}}
-    about |= {"axes": {"target": ["none", "mc"], "labels": ["hard", "soft"]}, **origin}
+        trial.versions = {"device": "a GPU", "commit": "abc1234"}
+    plan = {"command": "bilateral sweep x.toml", "jobs": 8, "recipe": "cifar10-r-mc"}
+    plan |= {"fields": {"check_epochs": 5}}
+    plan |= {"axes": {"target": ["none", "mc"], "labels": ["hard", "soft"]}}
     judging = {"attacks": "apgd", "epsilon": 8 / 255, "also": [4 / 255]}
     rows = [asdict(trial) for trial in trials]
     path = tmp_path / "x.json"
-    path.write_text(json.dumps({"schema": 1, "judging": judging, "origin": about, "trials": rows}))
+    path.write_text(json.dumps({"schema": 1, "judging": judging, "plan": plan, "trials": rows}))
     return path
 
 
@@ -67,8 +68,8 @@ def test_the_ranking_shows_the_dropped_too(tmp_path):
     assert first.startswith("| none-hard/seed0 | 40.0 | 35.0 to 45.0 | 60.0 |")
     assert second.startswith("| mc-hard/seed0 |") and "dropped after epoch 5" in third
     assert page.endswith(
-        "- 3 runs of `cifar10-r-mc --check-epochs 5`, judged on 100 held-out images; a GPU, commit "
-        "abc1234, 8 runs at once on the device; `bilateral sweep x.toml`."
+        "- 3 runs of `cifar10-r-mc --check-epochs 5`, judged on 100 held-out images: a GPU, commit "
+        "abc1234, 8 models at once on the device; `bilateral sweep x.toml`."
     )
 
 

@@ -5,7 +5,6 @@ from typing import Literal
 import torch
 from torch import Tensor
 
-from bilateral.errors import UserError
 from bilateral.randomness import uniform
 
 TOLERANCE = 1e-6
@@ -49,28 +48,3 @@ def inside(images: Tensor, clean: Tensor, epsilon: float) -> Tensor:
 def per_image(values: Tensor, images: Tensor) -> Tensor:
     """One value for each image in a shape that broadcasts over its pixels."""
     return values.reshape(-1, *[1] * (images.dim() - 1))
-
-
-def check_tensors(images: Tensor, labels: Tensor) -> None:
-    """Refuse arrays and lists."""
-    for name, value in (("images", images), ("labels", labels)):
-        if not isinstance(value, Tensor):
-            raise UserError(f"{name} must be a torch.Tensor, not {type(value).__name__}")
-
-
-def check_images(images: Tensor) -> None:
-    """Refuse images that are not floats in [0, 1]: every budget is in that unit."""
-    if not images.is_floating_point() or images.min() < 0 or images.max() > 1:
-        low, high = float(images.min()), float(images.max())
-        raise UserError(f"images must be floats in [0, 1]; these are {low:g} to {high:g}")
-
-
-def check_labels(labels: Tensor, images: int) -> None:
-    """Refuse labels that are not class numbers, one an image."""
-    if labels.dim() != 1 or labels.is_floating_point():
-        raise UserError(
-            "labels must be class numbers, one whole number an image; "
-            f"these are {labels.dtype} of shape {tuple(labels.shape)}"
-        )
-    if len(labels) != images:
-        raise UserError(f"{images} images but {len(labels)} labels")

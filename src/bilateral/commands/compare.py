@@ -47,6 +47,9 @@ def compare_runs(
     for run in runs:
         if not (Path(run) / "attacks").is_dir() and not (Path(run) / "config.json").is_file():
             raise no_run(Path(run))
+    whole = [Path(run).resolve() for run in runs]
+    if again := [run for place, run in enumerate(runs) if whole[place] in whole[:place]]:
+        raise UserError(f"{again[0]} is named twice: a run does not differ from itself")
     size = budget("--epsilon", epsilon)
     known = budgets_of(RunFolder(Path(runs[0])), attack)
     if size is None and not known:
@@ -60,9 +63,6 @@ def compare_runs(
     if size is None and len(known) > 1:
         raise UserError(f"{runs[0]} has {attack} at {', '.join(known)}: give --epsilon")
     result = compare(runs, attack, fraction_text(size) if size else known[0])
-    whole = [Path(run).resolve() for run in runs]
-    if again := [run for place, run in enumerate(runs) if whole[place] in whole[:place]]:
-        raise UserError(f"{again[0]} is named twice: a run does not differ from itself")
     if json:
         print_json(result.model_dump(mode="json"))
         return

@@ -14,7 +14,8 @@ from typing import NamedTuple
 import torch
 from torch import Tensor, nn
 
-from bilateral.attacks.ball import check_images, check_labels, check_tensors, inside
+from bilateral.attacks.ball import inside
+from bilateral.attacks.inputs import check_batch, check_images
 from bilateral.attacks.perform import perform
 from bilateral.attacks.settings import AttackSettings, CarliniWagner, DeepFool
 from bilateral.attacks.table import attack_members, attack_names
@@ -120,8 +121,7 @@ def in_memory(model: nn.Module, images: Tensor, labels: Tensor) -> tuple[Tensor,
     """What somebody hands over, on the model's device; refused where it is of another kind."""
     if not isinstance(model, nn.Module):
         raise UserError(f"the model must be a torch.nn.Module, not {type(model).__name__}")
-    check_tensors(images, labels)
-    check_labels(labels, len(images))
+    check_batch(images, labels)
     device = next(iter(model.parameters()), images).device
     return images.to(device), labels.to(device).long()  # torch gathers by int64 alone
 

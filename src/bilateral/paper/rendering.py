@@ -8,11 +8,10 @@ from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
 from bilateral.results import wilson_interval
-from bilateral.tables import percent, render
+from bilateral.tables import ABSENT, percent, render
 
 Row = Mapping[str, Any]
 
-ABSENT = "-"
 # Shown even where nobody has run it: a table that stops at PGD is not the truth about a model.
 _ALWAYS_SHOWN = "autoattack"
 MOST_NAMED = 8
@@ -92,8 +91,8 @@ def guard_table(rows: Sequence[Row]) -> str:
         facts = [f"`{row['variant']}`", f"`{row['guard']}`", str(row["epochs"])]
         lines.append([*facts, str(row["alarms"]), first, *last, f"{row['last_alignment']:.2f}"])
     command = f"bilateral train RUN --model {rows[0]['model']} --epochs N"
-    way = _way(rows[0], command)
-    return "\n".join([render((head, lines), "markdown"), "", f"- {way}"])
+    said = way(rows[0], command)
+    return "\n".join([render((head, lines), "markdown"), "", f"- {said}"])
 
 
 def with_origins(
@@ -114,12 +113,12 @@ def origins(rows: Sequence[Row], name: Callable[[Row], str]) -> list[str]:
     """
     ways: dict[str, list[Row]] = {}
     for row in rows:
-        ways.setdefault(_way(row, _with_rows(row["command"], "")), []).append(row)
+        ways.setdefault(way(row, _with_rows(row["command"], "")), []).append(row)
     lines = []
     for alike in ways.values():
         names = list(dict.fromkeys(name(row) for row in alike))
-        way = _way(alike[0], _together([row["command"] for row in alike]))
-        lines.append(f"- {_listed(names)}: {way}")
+        said = way(alike[0], _together([row["command"] for row in alike]))
+        lines.append(f"- {_listed(names)}: {said}")
     return lines
 
 
@@ -141,7 +140,8 @@ def _listed(names: list[str]) -> str:
     return f"{names[0]}; ...; {names[-1]} ({len(names)} rows)"
 
 
-def _way(row: Row, command: str) -> str:
+def way(row: Row, command: str) -> str:
+    """Device, commit, seeds and command, in a line."""
     facts = [row["device"], f"commit {row['commit']}"]
     if seeds := row.get("seeds"):
         facts.append(f"{'seed' if len(seeds) == 1 else 'seeds'} {', '.join(map(str, seeds))}")

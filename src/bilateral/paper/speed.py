@@ -5,8 +5,8 @@ from dataclasses import dataclass
 from typing import Any
 
 from bilateral.paper.recipes import recipe_named
-from bilateral.paper.rendering import ABSENT, with_origins
-from bilateral.tables import percent, render
+from bilateral.paper.rendering import with_origins
+from bilateral.tables import ABSENT, percent, render
 
 File = Mapping[str, Any]
 

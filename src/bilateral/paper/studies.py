@@ -10,6 +10,7 @@ from typing import Any
 
 from bilateral.budgets import fraction_text
 from bilateral.errors import UserError
+from bilateral.paper.rendering import way
 from bilateral.reading import read_json
 from bilateral.tables import render
 from bilateral.trials import Trial, crossed, effects, means, ranked, ranking, stored_trial
@@ -25,7 +26,7 @@ class Study:
             found = read_json(path)
             self.trials: list[Trial] = [stored_trial(one) for one in found["trials"]]
             self.judging: dict[str, Any] = dict(found["judging"])
-            self.origin: dict[str, Any] = dict(found["origin"])
+            self.plan: dict[str, Any] = dict(found["plan"])
             self.attacks = f"{self.judging['attacks']} at {fraction_text(self.judging['epsilon'])}"
         except (LookupError, TypeError, ValueError, AttributeError) as error:
             raise UserError(f"{path} is no sweep ({error})") from None
@@ -38,17 +39,16 @@ class Study:
 
     def way(self) -> str:
         """How it was measured, in a line."""
-        origin = self.origin
-        facts = [str(origin["device"]), f"commit {origin['commit']}"]
-        if origin.get("jobs", 1) > 1:
-            facts.append(f"{origin['jobs']} runs at once on the device")
+        plan, made = self.plan, [trial for trial in self.trials if trial.versions]
+        where = {
+            key: " and ".join(dict.fromkeys(trial.versions[key] for trial in made))
+            for key in ("device", "commit")
+        }
         images = max(trial.images for trial in self.trials)
-        fields = (
-            f" --{path.replace('_', '-')} {value}" for path, value in origin["fields"].items()
-        )
+        fields = (f" --{path.replace('_', '-')} {value}" for path, value in plan["fields"].items())
         return (
-            f"- {len(self.trials)} runs of `{origin['recipe']}{''.join(fields)}`, judged on "
-            f"{images:,} held-out images; {', '.join(facts)}; `{origin['command']}`."
+            f"- {len(made)} runs of `{plan['recipe']}{''.join(fields)}`, judged on {images:,} "
+            f"held-out images: {way({**plan, **where}, plan['command'])}"
         )
 
 
@@ -69,7 +69,7 @@ def crossed_page(path: Path) -> str:
     """A grid's last axis side by side at each budget; then what each axis brings."""
 
     def parts(study: Study) -> list[str]:
-        axes = study.origin["axes"]
+        axes = study.plan["axes"]
         *_, last = axes
         shown = []
         for key, text in study.budgets.items():

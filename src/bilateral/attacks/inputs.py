@@ -1,0 +1,26 @@
+"""What is handed to an attack, refused in a line where it is of another kind."""
+
+from torch import Tensor
+
+from bilateral.errors import UserError
+
+
+def check_batch(images: Tensor, labels: Tensor) -> None:
+    """Refuse what are no tensors, and labels that are not class numbers, one an image."""
+    for name, value in (("images", images), ("labels", labels)):
+        if not isinstance(value, Tensor):
+            raise UserError(f"{name} must be a torch.Tensor, not {type(value).__name__}")
+    if labels.dim() != 1 or labels.is_floating_point():
+        raise UserError(
+            "labels must be class numbers, one whole number an image; "
+            f"these are {labels.dtype} of shape {tuple(labels.shape)}"
+        )
+    if len(labels) != len(images):
+        raise UserError(f"{len(images)} images but {len(labels)} labels")
+
+
+def check_images(images: Tensor) -> None:
+    """Refuse images that are not floats in [0, 1]: every budget is in that unit."""
+    if not images.is_floating_point() or images.min() < 0 or images.max() > 1:
+        low, high = float(images.min()), float(images.max())
+        raise UserError(f"images must be floats in [0, 1]; these are {low:g} to {high:g}")
