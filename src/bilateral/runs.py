@@ -130,13 +130,13 @@ class RunFolder:
         append_line(self.log, json.dumps(record, allow_nan=False))
 
 
-def no_run(path: Path) -> UserError:
+def no_run(path: Path, lacks: str = "config.json") -> UserError:
     """That a path is no run folder; one below it is what was likely meant."""
     below = [*path.glob("seed*/config.json"), *path.glob("*/seed*/config.json")]
     if below:
         return UserError(f"{path} is not a run folder; did you mean {min(below).parent}?")
     if path.is_dir():
-        return UserError(f"{path} is not a run folder: it has no config.json")
+        return UserError(f"{path} is not a run folder: it has no {lacks}")
     return UserError(f"no run folder at {path}")
 
 

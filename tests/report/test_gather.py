@@ -259,7 +259,7 @@ def test_a_gallery_of_which_one_array_is_damaged(folder):
 def test_what_is_no_run_folder_is_refused(tmp_path, whole):
     with pytest.raises(UserError, match="no run folder at"):
         gather([str(tmp_path / "nowhere")])
-    with pytest.raises(UserError, match=r"is not a run folder: it has none of config\.json"):
+    with pytest.raises(UserError, match=r"is not a run folder: it has no config\.json, "):
         gather([str(tmp_path)])
     with pytest.raises(UserError, match=r"did you mean .*seed0"):
         gather([str(whole.parent)])

@@ -6,7 +6,6 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
-from bilateral.errors import UserError
 from bilateral.report.reading import (
     Arrays,
     DamagedError,
@@ -77,10 +76,9 @@ def gather(folders: Sequence[str]) -> list[RunFiles]:
 def _check(path: Path) -> None:
     if any((path / name).exists() for name in FILES) or (path / "attacks").is_dir():
         return
-    fault = no_run(path)
-    if str(fault).endswith("no config.json"):  # an evaluation's folder needs none
-        fault = UserError(f"{path} is not a run folder: it has none of {', '.join(FILES)}")
-    raise fault
+    raise no_run(
+        path, f"{', '.join(FILES[:-1])} or {FILES[-1]}"
+    )  # an evaluation's folder needs no config.json
 
 
 def _names(paths: Sequence[Path]) -> list[str]:
