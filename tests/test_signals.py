@@ -106,7 +106,7 @@ def test_a_command_stops_when_the_process_it_works_for_is_killed(tmp_path):
     code = (
         "import os, sys, time\n"
         "from bilateral import cli\n"
-        "print(os.getpid(), flush=True)\n"
+        "os.write(1, b'%d\\n' % os.getpid())\n"  # in one piece: two processes write here
         "cli._run = lambda _: time.sleep(30)\n"
         "open(sys.argv[1], 'w').write(str(cli.program()))\n"
     )
