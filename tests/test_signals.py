@@ -92,6 +92,7 @@ def test_a_second_ctrl_c_after_the_command_says_nothing():
     code = (
         "import atexit, os, signal, sys\n"
         "from bilateral.cli import program\n"
+        "signal.signal(signal.SIGINT, signal.default_int_handler)\n"  # also in the background
         "atexit.register(lambda: os.kill(os.getpid(), signal.SIGINT))\n"
         "sys.argv[1:] = ['--version']\n"
         "sys.exit(program())\n"
