@@ -51,6 +51,13 @@ def trials(folder):
     return json.loads((folder / "out" / "sweep.json").read_text())["trials"]
 
 
+def planned_by(text, tmp_path):
+    """The runs of a file with these lines."""
+    path = tmp_path / "sweep.toml"
+    path.write_text(f'recipe = "cifar10-r-mc-la"\n{text}\n')
+    return dict(runs_of(read_plan(path)))
+
+
 def test_every_run_is_a_normal_run_folder_judged_on_held_out_images(swept):
     names = {trial["name"] for trial in trials(swept)}
     assert names == {"target-none/seed0", "target-least-likely/seed0"}
@@ -167,10 +174,8 @@ def test_the_grid_the_list_and_the_seeds_are_multiplied():
     ],
 )
 def test_a_run_is_not_named_by_a_value_that_another_part_replaced(text, tmp_path):
-    path = tmp_path / "sweep.toml"
-    path.write_text(f'recipe = "cifar10-r-mc-la"\n{text}\n')
     with pytest.raises(UserError, match=r"labels\.ratio: only one of grid, choices and runs"):
-        dict(runs_of(read_plan(path)))
+        planned_by(text, tmp_path)
 
 
 def test_single_runs_are_an_axis_of_their_own():
@@ -189,7 +194,6 @@ def test_single_runs_are_an_axis_of_their_own():
 
 
 CHOICES = """
-recipe = "cifar10-r-mc-la"
 [grid]
 adversary.target = ["none", "most-confusing"]
 [choices.start.random]
@@ -204,9 +208,7 @@ labels.ratio = 20
 
 
 def test_choices_of_several_fields_are_multiplied_too(tmp_path):
-    path = tmp_path / "sweep.toml"
-    path.write_text(CHOICES)
-    found = dict(runs_of(read_plan(path)))
+    found = planned_by(CHOICES, tmp_path)
     assert len(found) == 8 and next(iter(found)) == "target-none-random-one-hot/seed0"
     planned = found["target-most-confusing-wide-ratio-20/seed0"]
     assert planned.chosen == {
@@ -234,9 +236,7 @@ def test_choices_of_several_fields_are_multiplied_too(tmp_path):
 )
 def test_a_field_of_a_part_leaves_the_rest_of_the_part_alone(text, tmp_path):
     """TOML reads a dotted key as a table: it once stood for the whole adversary."""
-    path = tmp_path / "sweep.toml"
-    path.write_text(f'recipe = "cifar10-r-mc-la"\n{text}\n')
-    (planned,) = dict(runs_of(read_plan(path))).values()
+    (planned,) = planned_by(text, tmp_path).values()
     run = planned.run
     recipe = recipe_named("cifar10-r-mc-la")
     assert run.adversary == recipe.adversary.with_fields(epsilon="4/255", step_size="4/255")
