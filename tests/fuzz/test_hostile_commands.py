@@ -3,6 +3,7 @@
 import gzip
 import json
 import os
+import shutil
 import struct
 import subprocess
 import sys
@@ -161,5 +162,6 @@ def test_flags_that_do_not_belong_together(place: Path, run: RunFolder) -> None:
     flags = {"settings": {"fgsm": {}}, "epsilon": 0.1, "versions": {}, **dict.fromkeys(texts, "x")}
     members = {"fgsm": {"images": [1, 2, 3], "robust": [True]}}
     path.write_text(json.dumps({"schema": 1, **flags, "members": members}))
-    said = refused(place, "compare", "run", "run", "--attack", "fgsm", "--epsilon", "40/255")
+    shutil.copytree(run.path, place / "other")
+    said = refused(place, "compare", "run", "other", "--attack", "fgsm", "--epsilon", "40/255")
     assert "robust has another length than images" in said
