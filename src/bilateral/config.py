@@ -165,6 +165,10 @@ class Data(Settings):
         description="pad 4 with mid-grey and crop, or crop a random part and resize it (ImageNet); "
         "mirror half of the images",
     )
+    cutmix: Annotated[float, Field(ge=0, le=1)] = Field(
+        0.0,
+        description="share of the images of which a box shows another one, labels mixed by area",
+    )
     fidelity: Literal["ours", "authors"] = Field(
         "ours",
         description="authors: one mirror decision for a whole batch, on every data set",
@@ -283,6 +287,8 @@ class Run(Settings):
             raise ValueError(
                 "adversary.prior_start follows crops alone: data.augment must not resize"
             )
+        if self.data.cutmix:
+            self._mixable()
         if self.labels.averaged_share and (self.averaging is None or self.method == "undefended"):
             raise ValueError("labels.averaged_share is for adversarial training with averaging")
         if self.guard != "watch" and not self.check_epochs:
@@ -290,6 +296,16 @@ class Run(Settings):
         if self.guard != "watch" and self.method == "undefended":
             raise ValueError("guard has nothing to act on: the method is undefended")
         return self
+
+    def _mixable(self) -> None:
+        """A mixed image has no one true class, and is not the same one in the next epoch."""
+        adversary = self.adversary
+        if adversary.target != "none" or adversary.loss == "margin":
+            raise ValueError("data.cutmix is for untargeted attacks on a label's distribution")
+        if self.labels.rule not in ("one-hot", "smoothing"):
+            raise ValueError("data.cutmix needs labels.rule = one-hot or smoothing")
+        if adversary.prior_start:
+            raise ValueError("data.cutmix: adversary.prior_start knows whole images alone")
 
 
 class Machine(Settings):

@@ -21,13 +21,16 @@ def default_ratio(classes: int) -> float:
 
 
 def soft_labels(logits: Tensor, labels: Tensor, settings: Labels) -> Tensor:
-    """The label distributions that a training step fits, as float32 of the logits' shape."""
+    """The label distributions that a training step fits, as float32 of the logits' shape.
+
+    Labels of mixed images are distributions themselves, for rules that do not ask for the class.
+    """
     return (1 - settings.mix) * _by_rule(logits, labels, settings) + settings.mix / logits.shape[1]
 
 
 def _by_rule(logits: Tensor, labels: Tensor, settings: Labels) -> Tensor:
     classes = logits.shape[1]
-    truth = F.one_hot(labels, classes).to(torch.float32)
+    truth = labels if labels.is_floating_point() else F.one_hot(labels, classes).float()
     if settings.rule == "one-hot":
         return truth
     if settings.rule == "smoothing":

@@ -97,6 +97,7 @@ VARIANTS = [
     {"labels.averaged_share": 0.5},
     {"adversary.batch_norm": "train"},
     {"adversary.prior_start": True},
+    {"data.cutmix": 0.5, "adversary.target": "none", "labels.rule": "one-hot"},
     MOMENTUM,
     NUAT,
 ]

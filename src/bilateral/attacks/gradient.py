@@ -46,13 +46,14 @@ def gradient_attack(
 ) -> Attacked:
     """Attack `images` inside the ball of `settings.epsilon`.
 
-    `keys` decide the noise image by image. `reference` are the logits that choose the targets
-    (without them the first iterate's do). `start` are perturbations to start from in place of
-    noise, NaN where there is none; restarts are from noise. With `iterate = any` an image leaves
-    the batch as soon as an iterate fools the model, and what it was then is returned; `fooled` says
-    which did. With `iterate = last` nothing is tested and `fooled` is all false; `slack` says how
-    clearly an iterate must fool (`losses.fools`). The caller puts the model into the mode it wants
-    (`untouched`) and chooses the precision by autocast.
+    Untargeted cross-entropy that tests no iterate also takes labels as distributions, of mixed
+    images. `keys` decide the noise image by image. `reference` are the logits that choose the
+    targets (without them the first iterate's do). `start` are perturbations to start from in
+    place of noise, NaN where there is none; restarts are from noise. With `iterate = any` an
+    image leaves the batch as soon as an iterate fools the model, and what it was then is
+    returned; `fooled` says which did. With `iterate = last` nothing is tested and `fooled` is
+    all false; `slack` says how clearly an iterate must fool (`losses.fools`). The caller puts
+    the model into the mode it wants (`untouched`) and chooses the precision by autocast.
     """
     clean = images.detach()
     if keys is None:
@@ -96,7 +97,7 @@ def _one_start(
     if start is not None:
         current = ball.given_start(clean, current, start, settings.clip_start)
     testing = settings.iterate == "any"
-    result, fooled = clean, torch.zeros_like(labels, dtype=torch.bool)
+    result, fooled = clean, labels.new_zeros(len(labels), dtype=torch.bool)
     doubted = fooled.clone()
     place = torch.arange(len(labels), device=labels.device)
     if testing:

@@ -15,6 +15,7 @@ from torch.utils._triton import has_triton
 
 from bilateral.config import Machine, Run, Switch
 from bilateral.data.batches import Batch, augment, augmentation_keys, moves
+from bilateral.data.mixing import cut_and_mix
 from bilateral.errors import UserError
 from bilateral.processes import Processes
 from bilateral.randomness import image_keys, purpose_key
@@ -85,8 +86,9 @@ class Engine:
         accumulate: int = 1,
         processes: Processes | None = None,
         priors: Priors | None = None,
+        classes: int = 0,
     ) -> None:
-        self.priors = priors
+        self.priors, self.classes = priors, classes
         self.model, self.run, self.optimiser, self.averaged = model, run, optimiser, averaged
         self.device, self.bfloat16, self.speed = device, bfloat16, speed
         self.image_size = image_size
@@ -185,14 +187,19 @@ class Engine:
 
     def _compute(self, batch: Batch) -> None:
         images = augment(batch, self.run.data, self.image_size, self._numbers[:3])
+        labels = batch.labels
+        if self.run.data.cutmix:
+            keys = image_keys(self._numbers[:1], batch.numbers)
+            share = self.run.data.cutmix
+            images, labels = cut_and_mix(images, labels, self.classes, keys, share)
         if self.speed.channels_last:
             images = images.contiguous(memory_format=torch.channels_last)
         self.optimiser.zero_grad(set_to_none=True)
-        whole = (images, batch.labels, batch.numbers)
+        whole = (images, labels, batch.numbers)
         parts = zip(*(tensor.chunk(self.accumulate) for tensor in whole), strict=True)
         results = [
-            self._descend(part_images, labels, numbers, last=number == self.accumulate)
-            for number, (part_images, labels, numbers) in enumerate(parts, start=1)
+            self._descend(part_images, part_labels, numbers, last=number == self.accumulate)
+            for number, (part_images, part_labels, numbers) in enumerate(parts, start=1)
         ]
         self.optimiser.step()
         # All processes must attack the same network, running statistics included.

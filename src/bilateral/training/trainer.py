@@ -113,6 +113,7 @@ class Trainer:
             self.machine.accumulate,
             self.processes,
             self.priors,
+            len(self.split.classes),
         )
 
     @property

@@ -1,0 +1,44 @@
+"""CutMix (Yun et al. 2019): a box of each image shows another one, and labels mix by area.
+
+With averaged weights it is what keeps long adversarial training from overfitting (Rebuffi et al.
+2021). The other image is the one before in the batch, whose order is random anyway.
+"""
+
+import torch
+from torch import Tensor
+from torch.nn import functional as F
+
+from bilateral.randomness import derive, uniform
+
+_BOX = 5
+
+
+def cut_and_mix(
+    images: Tensor, labels: Tensor, classes: int, keys: Tensor, share: float
+) -> tuple[Tensor, Tensor]:
+    """Images, of which about `share` are mixed, and their labels as distributions.
+
+    `keys` decide the boxes image by image.
+    """
+    boxes = drawn_boxes(keys, share, images.shape[-2], images.shape[-1])
+    mixed = torch.where(boxes[:, None], images.roll(1, 0), images)
+    truth = F.one_hot(labels, classes).to(torch.float32)
+    area = boxes.to(torch.float32).mean((1, 2))
+    return mixed, torch.lerp(truth, truth.roll(1, 0), area[:, None])
+
+
+def drawn_boxes(keys: Tensor, share: float, height: int, width: int) -> Tensor:
+    """Where each image shows the other one: a box about a uniform point, cut at the border.
+
+    Its area before that is a uniform share of the image's, and its sides are as the image's.
+    """
+    chosen, area, row, column = uniform(derive(keys, _BOX), (4,)).unbind(1)
+    half = torch.where(chosen < share, area.sqrt() / 2, 0.0)
+
+    def within(centre: Tensor, size: int) -> Tensor:
+        first = ((centre - half) * size).round().clamp(0, size)
+        last = ((centre + half) * size).round().clamp(0, size)
+        places = torch.arange(size, device=keys.device)
+        return (places >= first[:, None]) & (places < last[:, None])
+
+    return within(row, height)[:, :, None] & within(column, width)[:, None]
