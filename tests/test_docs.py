@@ -371,7 +371,10 @@ def test_make_targets_exist() -> None:
         (EVALUATION, ["parity", "bench", "aims:attacks", "diagnose-digits", "diagnose-cifar10"]),
         (
             TRAINING,
-            ["bench-train", "aims:training", "variants:fast-path", "variants:batch-size", "guard"],
+            [
+                *("bench-train", "aims:training", "variants:fast-path", "variants:batch-size"),
+                *("variants:guard-acting", "guard"),
+            ],
         ),
         (REPRODUCE, ["claims", "reproduce", "results:preact-first"]),
     ],

@@ -78,3 +78,24 @@ def test_a_curve_a_row_over_the_measured_steps():
             marks[colour] += f"fill: {colour.lower()}" in mark.get("style", "")
     assert marks[COLOURS[0]] == 3 + 1 and marks[COLOURS[1]] == 1 + 1, "points, and the legend's"
     assert set(list(marks.values())[2:]) == {0}
+    assert "AutoAttack" not in words, "not measured"
+
+
+def test_what_autoattack_leaves_stands_apart_from_the_curve():
+    table = TABLES["steps-figure"]
+    attacks = {name: {"accuracy": 0.4} for name in ("pgd2-last", "pgd200-last")}
+    row = {"title": table.rows[0].title, "clean_accuracy": 0.9, "other": {}}
+    drawing = curve_figure(table, [row | {"attacks": attacks}], Choices())
+    judged = curve_figure(
+        table, [row | {"attacks": attacks | {"autoattack": {"accuracy": 0.1}}}], Choices()
+    )
+    assert "AutoAttack" in comments(judged) and "AutoAttack" not in comments(drawing)
+
+    def marks(svg):
+        places = ElementTree.fromstring(svg).iter(f"{SVG}use")
+        style = f"fill: {COLOURS[0].lower()}"
+        return [float(mark.get("y")) for mark in places if style in mark.get("style", "")]
+
+    legend = 1
+    assert len(marks(judged)) == len(marks(drawing)) + 1 == 2 + legend + 1
+    assert max(marks(judged)) > max(marks(drawing)[:2]), "lower in the picture: y runs downwards"

@@ -161,6 +161,9 @@ def test_side_by_side_shows_ours_the_papers_and_the_difference():
     assert cells["clean"] == "83.0 (90.7, -7.7)"
     assert cells["CE20"] == "40.0 (55.3, -15.3)"
     assert cells["FGSM"] == "" and cells["AutoAttack (n = 1,000)"] == "", "not measured: empty"
+    measured["attacks"]["apgd"] = {"accuracy": 0.25, "images": 1000}
+    _, lines = side_by_side(table, [measured], Choices())
+    assert "25.0 [22.4, 27.8] by apgd" in next(one for one in lines if one[0] == "R-MC-LA")
     quoted = next(one for one in lines if one[0].startswith("Madry") and "quoted" in one[0])
     assert quoted[4] == "(87.3)"
 

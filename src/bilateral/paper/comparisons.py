@@ -9,7 +9,7 @@ Results = Mapping[str, Sequence[MeasuredRow]]
 """The rows of `results/<table>.json`, by table."""
 
 STRONGEST = "autoattack"
-_STAND_IN = "apgd"
+STAND_IN = "apgd"
 
 
 def cell_of(row: MeasuredRow, column: str) -> float | None:
@@ -64,7 +64,7 @@ class Comparison:
 
     def read(self, results: Results) -> tuple[float, str] | None:
         """The margin and the figures in words; none where a cell was not measured."""
-        for strongest in (STRONGEST, _STAND_IN):
+        for strongest in (STRONGEST, STAND_IN):
             columns = [strongest if c.column == STRONGEST else c.column for c in self.cells]
             pairs = zip(self.cells, columns, strict=True)
             values = [cell.value(results, column) for cell, column in pairs]

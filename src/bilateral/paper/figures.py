@@ -10,7 +10,7 @@ import numpy.typing as npt
 from matplotlib import rc_context
 from matplotlib.figure import Figure
 
-from bilateral.paper.comparisons import cell_of
+from bilateral.paper.comparisons import STRONGEST, cell_of
 from bilateral.paper.plan import Choices, columns_of, key_of
 from bilateral.paper.tables import Attack, PaperTable
 
@@ -29,13 +29,14 @@ class LabelExample:
 
 
 def curve_figure(table: PaperTable, rows: Sequence[Mapping[str, Any]], choices: Choices) -> bytes:
-    """Accuracy against the number of attack steps, a curve a row."""
+    """Accuracy against the number of attack steps, a curve a row; what AutoAttack leaves apart."""
     steps = [
         (int(column.title), place)
         for place, column in enumerate(table.columns)
         if isinstance(column.measure, Attack) and column.title.isdigit()
     ]
     columns = columns_of(table, choices)
+    apart = 2.5 * steps[-1][0]
     drawing = Figure(figsize=(6.4, 4.0), layout="constrained")
     axes = drawing.subplots()
     order = [row.title for row in table.rows]
@@ -43,18 +44,27 @@ def curve_figure(table: PaperTable, rows: Sequence[Mapping[str, Any]], choices: 
         (row for row in rows if row.get("title") in order),
         key=lambda row: order.index(row["title"]),
     )
+    judged = False
     for number, row in enumerate(drawn):
+        look: dict[str, Any] = {
+            "color": COLOURS[number % len(COLOURS)],
+            "marker": MARKS[number % len(MARKS)],
+        }
+        strongest = cell_of(row, STRONGEST)
+        if strongest is not None:
+            axes.plot([apart], [100 * strongest], **look)
+            judged = True
         points = [(step, cell_of(row, key_of(columns[place]))) for step, place in steps]
         known = [(step, 100 * value) for step, value in points if value is not None]
         axes.plot(
             [step for step, _ in known],
             [value for _, value in known],
-            color=COLOURS[number % len(COLOURS)],
-            marker=MARKS[number % len(MARKS)],
             label=row["title"],
+            **look,
         )
     axes.set_xscale("log")
-    axes.set_xticks([step for step, _ in steps], [str(step) for step, _ in steps])
+    ticks = {step: str(step) for step, _ in steps} | ({apart: "AutoAttack"} if judged else {})
+    axes.set_xticks(list(ticks), list(ticks.values()))
     axes.minorticks_off()
     axes.set_xlabel("attack steps")
     axes.set_ylabel("accuracy (%)")

@@ -3,7 +3,7 @@
 from collections.abc import Mapping, Sequence
 from typing import Any
 
-from bilateral.paper.comparisons import cell_of
+from bilateral.paper.comparisons import STAND_IN, STRONGEST, cell_of
 from bilateral.paper.plan import Choices, columns_of, is_gradient_table, key_of
 from bilateral.paper.tables import Column, PaperTable, Row
 from bilateral.results import wilson_interval
@@ -15,8 +15,9 @@ Measured = Mapping[str, Any]
 def side_by_side(table: PaperTable, rows: Sequence[Measured], choices: Choices) -> Table:
     """`ours (printed, difference)` in every cell that was measured.
 
-    Where the paper prints nothing, under AutoAttack, ours stands with its 95 % interval. A row of
-    the paper that was not measured shows the printed figures alone, in brackets.
+    Where the paper prints nothing, under AutoAttack, ours stands with its 95 % interval; if only
+    its quick half was run, that is said. A row of the paper that was not measured shows the printed
+    figures alone, in brackets.
     """
     columns = columns_of(table, choices)
     head = ["model", "network", "epochs", "seed", *(_title(column) for column in columns)]
@@ -38,7 +39,11 @@ def _title(column: Column) -> str:
 
 
 def _cell(table: PaperTable, row: Row, measured: Measured, column: Column, choices: Choices) -> str:
-    value = cell_of(measured, key_of(column))
+    attack = key_of(column)
+    value = cell_of(measured, attack)
+    if value is None and attack == STRONGEST and STAND_IN in measured["attacks"]:
+        value = cell_of(measured, STAND_IN)
+        return f"{_number(table, value or 0)}{interval_of(measured, STAND_IN)} by {STAND_IN}"
     if value is None:
         return ""
     text = _number(table, value)
@@ -46,7 +51,7 @@ def _cell(table: PaperTable, row: Row, measured: Measured, column: Column, choic
     if choices.quick:
         return text
     if paper is None:
-        return text + interval_of(measured, key_of(column))
+        return text + interval_of(measured, attack)
     if is_gradient_table(table):
         return f"{text} ({paper:.2g})"
     return f"{text} ({paper:.1f}, {100 * value - paper:+.1f})"
