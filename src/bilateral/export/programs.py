@@ -62,7 +62,10 @@ def write_program(path: Path, program: ExportedProgram, about: dict[str, Any]) -
 
 def load_program(path: Path) -> Logits:
     """The program as a callable."""
-    module: Logits = torch.export.load(path).module()
+    with warnings.catch_warnings():
+        # torch 2.11 warns of its own way to read weights.
+        warnings.filterwarnings("ignore", message="The given buffer is not writable")
+        module: Logits = torch.export.load(path).module()
     return module
 
 
