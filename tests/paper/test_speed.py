@@ -110,6 +110,14 @@ def test_a_larger_batch_counts_only_if_it_learns_as_well(variants, said):
     assert found[3] == ("does not count (met; missed)" if said else "met; missed")
 
 
+def test_of_several_measurements_the_slowest_counts():
+    file = {"recipe": "cifar10-r-mc-la", "model": "wrn-28-10", "batch_size": 128}
+    file |= {"device": "NVIDIA H200", "commit": "abc"}
+    rates = (6_100, 5_900, 6_200)
+    table = aims_table([], [file | {"images_per_second": rate} for rate in rates], [])
+    assert "5,900 images a second" in table and "6,100" not in table and "6,200" not in table
+
+
 def test_tables_of_measurements_need_no_torch():
     code = (
         "import sys, bilateral.paper.speed, bilateral.paper.pages; sys.exit('torch' in sys.modules)"
