@@ -558,6 +558,14 @@ def test_what_is_said_of_other_attacks_is_true() -> None:
     assert row["paper"]["cw-l2"] < row["paper"]["cw-l2-fine"]
     nearest = ("cw-l2", "cw-l2-fine", "deepfool-l2")
     assert attacks["autoattack"] < min(attacks[name] for name in nearest) / 2
+    (short,) = (
+        row
+        for row in results["budget"]
+        if (row["title"], row["model"]) == ("R-MC-LA (eps 4)", "preact-resnet-18")
+    )
+    assert (short["epochs"], row["epochs"]) == (30, 60)
+    assert attacks["pgd1000-last"] > short["attacks"]["pgd100-last"]["accuracy"] + 0.05
+    assert attacks["autoattack"] < short["attacks"]["autoattack"]["accuracy"] + 0.01
     (wide,) = (
         row
         for row in results["budget"]
