@@ -7,7 +7,7 @@ import pytest
 from export_runs import export, make_run
 from markdown_it import MarkdownIt
 
-from bilateral.config import Data, Run, run_from_json
+from bilateral.config import Data, Labels, Run, run_from_json
 from bilateral.evaluation.diagnosis import Diagnosis
 from bilateral.export.evidence import Evidence, read_evidence
 from bilateral.export.limits import limits
@@ -234,6 +234,26 @@ def test_the_verdict_comes_with_its_reasons():
     held = Evidence(run, diagnosis=diagnosis("holds", []))
     assert section(card_of(held), "Verdict").startswith("**holds**")
     assert not any("The verdict is" in line for line in limits(held))
+
+
+@pytest.mark.parametrize(
+    ("rule", "said"),
+    [
+        (Labels(rule="one-hot"), "one-hot"),
+        (Labels(rule="smoothing", budget=0.25), "smoothing 0.25"),
+        (Labels(ratio=9), "adversarial, ratio 9"),
+        (Labels(rule="supplementary"), "supplementary, ratio classes - 1"),
+    ],
+)
+def test_labels_are_told_by_what_their_rule_heeds(rule, said):
+    card = card_of(Evidence(Run(model="small-cnn", labels=rule)))
+    assert f"| labels | {said} |" in card
+
+
+def test_mixed_images_are_part_of_the_augmentation():
+    data = Data(name="digits", augment="crop", cutmix=0.5)
+    run = Run(model="small-cnn", data=data, labels=Labels(rule="one-hot"))
+    assert "- Augmentation: crop, CutMix 0.5\n" in card_of(Evidence(run))
 
 
 def test_the_recipe_says_how_it_was_changed():

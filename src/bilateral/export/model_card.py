@@ -7,7 +7,7 @@ from typing import Any
 
 import bilateral
 from bilateral.budgets import fraction_text
-from bilateral.config import Run, differences
+from bilateral.config import Labels, Run, differences
 from bilateral.data.datasets import DATASETS
 from bilateral.export.evidence import Evidence
 from bilateral.export.files import ExportedFile
@@ -105,10 +105,11 @@ def _data(subject: Subject, run: Run) -> str:
     images = "all" if amount is None else f"{amount} of each class"
     if run.data.held_out:
         images += f", without {run.data.held_out:,} held out"
+    mixed = run.data.cutmix
     lines = [
         f"Data set: {escaped(run.data.name)}" + (f" ({escaped(known.summary)})" if known else ""),
         f"Training images: {images}",
-        f"Augmentation: {run.data.augment}",
+        f"Augmentation: {run.data.augment}" + (f", CutMix {mixed:g}" if mixed else ""),
         f"Classes, in the order of the logits: {shown}",
     ]
     return "\n".join(f"- {line}" for line in lines)
@@ -125,8 +126,7 @@ def _recipe(run: Run) -> str:
             ["attack target", adversary.target],
         ]
     if run.method == "adversarial":
-        ratio = "classes - 1" if labels.ratio is None else f"{labels.ratio:g}"
-        rows.append(["labels", f"{labels.rule}, ratio {ratio}"])
+        rows.append(["labels", _labels(labels)])
     rows += [
         ["epochs", str(run.epochs)],
         ["batch size", str(optimiser.batch_size)],
@@ -144,6 +144,15 @@ def _recipe(run: Run) -> str:
     parts.append(block("bilateral train config.json --out again", "console"))
     parts.append(block(json.dumps({"run": run.model_dump(mode="json")}, indent=1), "json"))
     return "\n\n".join(parts)
+
+
+def _labels(labels: Labels) -> str:
+    if labels.rule == "one-hot":
+        return labels.rule
+    if labels.rule == "smoothing":
+        return f"{labels.rule} {labels.budget:g}"
+    ratio = "classes - 1" if labels.ratio is None else f"{labels.ratio:g}"
+    return f"{labels.rule}, ratio {ratio}"
 
 
 def _architecture(subject: Subject, run: Run) -> str:

@@ -39,11 +39,10 @@ def _title(column: Column) -> str:
 
 
 def _cell(table: PaperTable, row: Row, measured: Measured, column: Column, choices: Choices) -> str:
-    attack = key_of(column)
+    attack, by = key_of(column), ""
+    if attack == STRONGEST and attack not in measured["attacks"]:
+        attack, by = STAND_IN, f" by {STAND_IN}"
     value = cell_of(measured, attack)
-    if value is None and attack == STRONGEST and STAND_IN in measured["attacks"]:
-        value = cell_of(measured, STAND_IN)
-        return f"{_number(table, value or 0)}{interval_of(measured, STAND_IN)} by {STAND_IN}"
     if value is None:
         return ""
     text = _number(table, value)
@@ -51,7 +50,7 @@ def _cell(table: PaperTable, row: Row, measured: Measured, column: Column, choic
     if choices.quick:
         return text
     if paper is None:
-        return text + interval_of(measured, attack)
+        return text + interval_of(measured, attack) + by
     if is_gradient_table(table):
         return f"{text} ({paper:.2g})"
     return f"{text} ({paper:.1f}, {100 * value - paper:+.1f})"
