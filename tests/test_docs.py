@@ -586,6 +586,34 @@ def test_what_is_said_of_the_guard_acting_is_true() -> None:
         check_commands(row)
 
 
+def test_what_is_said_of_the_halves_on_the_digits_is_true() -> None:
+    """docs/what-holds.md: wide noise beats the random start, by most where the budget is small."""
+    found = json.loads((RESULTS / "sweeps" / "halves-digits.json").read_text())["trials"]
+    axes = ("adversary.epsilon", "adversary.target", "labels", "start")
+    left = {
+        tuple(trial["chosen"][axis] for axis in axes): trial["robust_accuracy"] for trial in found
+    }
+
+    def gains(axis: str, value: str, usual: str, where: str = "") -> list[float]:
+        """What a choice gains beside the usual one, all else alike."""
+        place = axes.index(axis)
+        return [
+            accuracy - left[(*key[:place], usual, *key[place + 1 :])]
+            for key, accuracy in left.items()
+            if key[place] == value and where in ("", *key)
+        ]
+
+    wide = [gains("start", "wide", "random", budget) for budget in ("40/255", "20/255")]
+    assert min(map(min, wide)) > 0 and min(wide[1]) > max(wide[0])
+    target = gains("adversary.target", "most-confusing", "none")
+    assert abs(sum(target) / len(target)) < 0.01
+    assert max(gains("adversary.target", "random", "none")) < 0
+    for labels in ("ratio-9", "ratio-20", "ratio-40"):
+        weak, strong = (gains("labels", labels, "one-hot", start) for start in ("random", "wide"))
+        assert 0 < sum(weak) + sum(strong) < 0.04 * len(weak + strong)
+        assert sum(weak) > sum(strong)
+
+
 def test_what_is_said_of_the_ranking_is_true() -> None:
     """docs/what-holds.md: what leads, what comes out behind the plain wide start."""
     found = json.loads((RESULTS / "sweeps" / "strong.json").read_text())["trials"]
