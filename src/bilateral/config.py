@@ -167,7 +167,7 @@ class Data(Settings):
     )
     cutmix: Annotated[float, Field(ge=0, le=1)] = Field(
         0.0,
-        description="share of the images of which a box shows another one, labels mixed by area",
+        description="share of images in which a box shows another image; labels mix by area",
     )
     fidelity: Literal["ours", "authors"] = Field(
         "ours",
@@ -299,11 +299,15 @@ class Run(Settings):
 
     def _mixable(self) -> None:
         """A mixed image has no one true class, and is not the same one in the next epoch."""
-        adversary = self.adversary
-        if adversary.target != "none" or adversary.loss == "margin":
-            raise ValueError("data.cutmix is for untargeted attacks on a label's distribution")
         if self.labels.rule not in ("one-hot", "smoothing"):
             raise ValueError("data.cutmix needs labels.rule = one-hot or smoothing")
+        adversary = self.adversary
+        if self.method == "undefended":
+            return
+        if adversary.iterate == "any":
+            raise ValueError("data.cutmix needs adversary.iterate = last: nothing can be tested")
+        if adversary.target != "none" or adversary.loss == "margin":
+            raise ValueError("data.cutmix is for untargeted attacks on a label's distribution")
         if adversary.prior_start:
             raise ValueError("data.cutmix: adversary.prior_start knows whole images alone")
 

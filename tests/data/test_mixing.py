@@ -91,9 +91,14 @@ def test_smoothing_a_mixed_label_mixes_smoothed_ones():
         ({"adversary.loss": "margin"}, "untargeted"),
         ({"labels.rule": "adversarial"}, "labels.rule"),
         ({"adversary.prior_start": True}, "prior_start"),
+        ({"adversary.iterate": "any"}, "iterate"),
         ({"data.cutmix": 1.5}, "cutmix"),
     ],
 )
 def test_what_mixed_images_cannot_have_is_refused(fields, said):
     with pytest.raises(ValidationError, match=said):
         MIXED.with_paths(fields)
+
+
+def test_an_attack_that_is_not_made_is_not_judged():
+    MIXED.with_paths({"method": "undefended", "adversary.target": "most-confusing"})

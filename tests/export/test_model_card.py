@@ -240,7 +240,9 @@ def test_the_verdict_comes_with_its_reasons():
     ("rule", "said"),
     [
         (Labels(rule="one-hot"), "one-hot"),
-        (Labels(rule="smoothing", budget=0.25), "smoothing 0.25"),
+        (Labels(rule="one-hot", mix=0.2), "one-hot, 0.2 of it uniform"),
+        (Labels(rule="smoothing", budget=0.25), "smoothing, budget 0.25"),
+        (Labels(ratio=11, top_k=9), "adversarial, ratio 11, among 9 wrong classes"),
         (Labels(ratio=9), "adversarial, ratio 9"),
         (Labels(rule="supplementary"), "supplementary, ratio classes - 1"),
     ],
@@ -248,6 +250,12 @@ def test_the_verdict_comes_with_its_reasons():
 def test_labels_are_told_by_what_their_rule_heeds(rule, said):
     card = card_of(Evidence(Run(model="small-cnn", labels=rule)))
     assert f"| labels | {said} |" in card
+
+
+def test_a_share_of_the_averaged_weights_prediction_is_told_of():
+    run = Run(model="small-cnn", labels=Labels(ratio=9, averaged_share=0.4), averaging=0.99)
+    said = "adversarial, ratio 9, 0.4 of it as the averaged weights predict"
+    assert f"| labels | {said} |" in card_of(Evidence(run))
 
 
 def test_mixed_images_are_part_of_the_augmentation():

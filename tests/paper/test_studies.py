@@ -37,7 +37,7 @@ def test_every_candidate_costs_at_most_eight_passes_and_as_much_as_the_others(st
     for name, run in planned(study).items():
         passes = forwards_per_image(run)
         assert passes <= 8, name
-        assert run.epochs * passes == pytest.approx(cost, rel=0.02), name
+        assert cost - passes < run.epochs * passes <= cost + 2, name
         assert run.data.held_out == 1000
 
 

@@ -7,7 +7,9 @@ import pytest
 import torch
 
 from bilateral.config import Adversary, Data, Labels, Machine
+from bilateral.data.batches import augment, augmentation_keys
 from bilateral.data.datasets import Split
+from bilateral.data.mixing import cut_and_mix
 from bilateral.errors import TrainingError, UserError
 from bilateral.paper.recipes import recipe_named
 from bilateral.processes import Processes
@@ -91,13 +93,14 @@ compiling = pytest.mark.filterwarnings("ignore::DeprecationWarning:torch", "igno
 
 
 MOMENTUM = {"weight_perturbation": 0.01, "weight_perturbation_along": "momentum"}
+MIXED = {"data.cutmix": 0.5, "adversary.target": "none", "labels.rule": "one-hot"}
 NUAT = {"method": "trades", "regulariser.kind": "nuclear", "regulariser.weight": 1.0}
 VARIANTS = [
     {},
     {"labels.averaged_share": 0.5},
     {"adversary.batch_norm": "train"},
     {"adversary.prior_start": True},
-    {"data.cutmix": 0.5, "adversary.target": "none", "labels.rule": "one-hot"},
+    MIXED,
     MOMENTUM,
     NUAT,
 ]
@@ -150,6 +153,46 @@ def test_half_of_the_label_is_what_the_average_believes_before_the_step(split, t
     rest = 2 * mixed - believed  # the rule's own label: ratio 9 makes the true class 1/2 or more
     torch.testing.assert_close(rest.sum(1), torch.ones(len(rest)))
     assert rest.min() > -1e-5 and rest.gather(1, labels[:, None]).min() > 0.5 - 1e-5
+
+
+def seen_in_a_step(split, run, machine, tmp_path, epoch):
+    """The first batch of an epoch, and the images and labels that its step learns from."""
+    trainer = Trainer(run, RunFolder(tmp_path / "run"), split, CPU, QUIET, machine)
+    seen, add_gradients = [], trainer.engine._add_gradients
+
+    def kept(perturbed, images, labels):
+        seen.append((images, labels))
+        return add_gradients(perturbed, images, labels)
+
+    trainer.engine._add_gradients = kept
+    batch = next(trainer.batches.epoch(epoch))
+    trainer.take(batch, epoch)
+    images, labels = (torch.cat(parts) for parts in zip(*seen, strict=True))
+    return batch, images, labels
+
+
+@pytest.mark.parametrize("parts", [1, 4])
+def test_a_step_learns_from_mixed_images(split, tmp_path, parts):
+    """Half of them, each with the one before it in the batch, by boxes of the epoch."""
+    run, machine = TINY.with_paths(MIXED), PLAIN.with_fields(accumulate=parts)
+    shares = []
+    for epoch in (0, 1):
+        batch, images, labels = seen_in_a_step(split, run, machine, tmp_path, epoch)
+        keys = torch.tensor(augmentation_keys(run.seed, epoch, 0))
+        plain = augment(batch, run.data, 8, keys)
+        boxes = image_keys(keys[:1], batch.numbers)
+        expected = cut_and_mix(plain, batch.labels, 10, boxes, 0.5)
+        torch.testing.assert_close((images, labels), expected)
+        assert 2 < int((images != plain).flatten(1).any(1).sum()) < 14
+        shares.append(labels.amax(1))
+    assert not torch.equal(*shares), "other boxes in the next epoch"
+
+
+def test_a_step_without_mixing_learns_from_whole_images(split, tmp_path):
+    batch, images, labels = seen_in_a_step(split, TINY, PLAIN, tmp_path, 0)
+    keys = torch.tensor(augmentation_keys(TINY.seed, 0, 0))
+    torch.testing.assert_close(images, augment(batch, TINY.data, 8, keys))
+    assert torch.equal(labels, batch.labels)
 
 
 def test_the_tolerance_would_catch_a_wrong_step(split, tmp_path, monkeypatch):

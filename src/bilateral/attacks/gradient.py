@@ -46,14 +46,14 @@ def gradient_attack(
 ) -> Attacked:
     """Attack `images` inside the ball of `settings.epsilon`.
 
-    Untargeted cross-entropy that tests no iterate also takes labels as distributions, of mixed
-    images. `keys` decide the noise image by image. `reference` are the logits that choose the
-    targets (without them the first iterate's do). `start` are perturbations to start from in
-    place of noise, NaN where there is none; restarts are from noise. With `iterate = any` an
-    image leaves the batch as soon as an iterate fools the model, and what it was then is
-    returned; `fooled` says which did. With `iterate = last` nothing is tested and `fooled` is
-    all false; `slack` says how clearly an iterate must fool (`losses.fools`). The caller puts
-    the model into the mode it wants (`untouched`) and chooses the precision by autocast.
+    `labels` may be distributions (of mixed images) for an untargeted cross-entropy with
+    `iterate = last`. `keys` decide the noise image by image. `reference` are the logits that
+    choose the targets (without them the first iterate's do). `start` are perturbations to start
+    from in place of noise, NaN where there is none; restarts are from noise. With `iterate =
+    any` an image leaves the batch as soon as an iterate fools the model, and what it was then
+    is returned; `fooled` says which did. With `iterate = last` nothing is tested and `fooled`
+    is all false; `slack` says how clearly an iterate must fool (`losses.fools`). The caller
+    puts the model into the mode it wants (`untouched`) and chooses the precision by autocast.
     """
     clean = images.detach()
     if keys is None:

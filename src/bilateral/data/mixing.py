@@ -1,7 +1,7 @@
-"""CutMix (Yun et al. 2019): a box of each image shows another one, and labels mix by area.
+"""CutMix (Yun et al. 2019): a box of some images shows another one, and labels mix by area.
 
-With averaged weights it is what keeps long adversarial training from overfitting (Rebuffi et al.
-2021). The other image is the one before in the batch, whose order is random anyway.
+Rebuffi et al. (2021) report that with averaged weights it keeps long adversarial training from
+overfitting. The other image is the one before in the batch, whose order is random anyway.
 """
 
 import torch

@@ -147,12 +147,17 @@ def _recipe(run: Run) -> str:
 
 
 def _labels(labels: Labels) -> str:
-    if labels.rule == "one-hot":
-        return labels.rule
+    """The rule, and what it heeds."""
+    said: list[str] = [labels.rule]
     if labels.rule == "smoothing":
-        return f"{labels.rule} {labels.budget:g}"
-    ratio = "classes - 1" if labels.ratio is None else f"{labels.ratio:g}"
-    return f"{labels.rule}, ratio {ratio}"
+        said.append(f"budget {labels.budget:g}")
+    elif labels.rule != "one-hot":
+        said.append(f"ratio {'classes - 1' if labels.ratio is None else f'{labels.ratio:g}'}")
+        said += [f"among {labels.top_k} wrong classes"] if labels.top_k else []
+    said += [f"{labels.mix:g} of it uniform"] if labels.mix else []
+    share = labels.averaged_share
+    said += [f"{share:g} of it as the averaged weights predict"] if share else []
+    return ", ".join(said)
 
 
 def _architecture(subject: Subject, run: Run) -> str:

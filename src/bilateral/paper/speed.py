@@ -31,6 +31,7 @@ TRAINING_AIMS = {"wrn-28-10": (6000, 7500), "preact-resnet-18": (38000, 50000)}
 """Images a second on an H200, least and better, in batches that learn as well as the recipe's."""
 ALLOWED_LOSS = 0.005
 """What a larger batch may cost of any accuracy."""
+_SAME_BENCH = ("recipe", "model", "batch_size", "device")
 
 
 def speed_table(files: Sequence[File]) -> str:
@@ -69,9 +70,9 @@ def aims_table(
         for file in evaluations
         for line in _attack_aims(file)
     ]
-    slowest: dict[tuple[str, str, int], File] = {}
+    slowest: dict[tuple[str, ...], File] = {}
     for file in sorted(trainings, key=lambda file: -file["images_per_second"]):
-        slowest[file["recipe"], file["model"], file["batch_size"]] = file
+        slowest[tuple(str(file[key]) for key in _SAME_BENCH)] = file
     for file in slowest.values():
         if file["model"] in TRAINING_AIMS:
             line = _training_aims(file, variants)
@@ -106,29 +107,36 @@ def _training_aims(file: File, variants: Sequence[File]) -> list[str]:
     what = f"training `{file['recipe']}`, {file['model']}, batches of {file['batch_size']}"
     reached = f"{_reached(rate >= least)}; {_reached(rate >= better)}"
     measured = f"{rate:,.0f} images a second"
-    if said := _learns_less(file, variants):
-        reached, measured = f"does not count ({reached})", f"{measured}; {said}"
+    said, as_well = _learning(file, variants)
+    if not as_well:
+        reached = f"does not count ({reached})"
+    measured += f"; {said}" if said else ""
     return [what, measured, f"{least:,}; better {better:,}", reached]
 
 
-def _learns_less(file: File, variants: Sequence[File]) -> str:
-    """What the file's batch size costs beside the recipe's; empty if no more than is allowed."""
+def _learning(file: File, variants: Sequence[File]) -> tuple[str, bool]:
+    """What the file's batch size learns beside the recipe's, and whether that is as much."""
     usual, own = recipe_named(file["recipe"]).optimiser.batch_size, file["batch_size"]
     if own == usual:
-        return ""
+        return "", True
     known = [row for row in variants if row["model"] == file["model"]]
     before: File = next((row["by_seed"] for row in known if row["batch_size"] == usual), {})
-    same = [row["by_seed"] for row in known if row["batch_size"] == own]
+    same = [row for row in known if row["batch_size"] == own]
     if not same or not before:
-        return f"whether batches of {own} learn as well was not measured"
-    costs = [
-        [_mean(values) - _mean(after[name]) for name, values in before.items()] for after in same
+        return f"whether batches of {own} learn as well was not measured", False
+
+    def costs(row: File) -> list[float]:
+        after = row["by_seed"]
+        return [_mean(values) - _mean(after[name]) for name, values in before.items()]
+
+    best = min(same, key=lambda row: max(costs(row)))
+    if max(costs(best)) <= ALLOWED_LOSS:
+        ways = f", the best of {len(same)} ways" if len(same) > 1 else ""
+        return f"learns as batches of {usual} do with: {best['variant']}{ways}", True
+    lost = [
+        f"{percent(cost)} points {name}" for name, cost in zip(before, costs(best), strict=True)
     ]
-    best = min(costs, key=max)
-    if max(best) <= ALLOWED_LOSS:
-        return ""
-    lost = [f"{percent(cost)} points {name}" for name, cost in zip(before, best, strict=True)]
-    return f"batches of {own} cost {' and '.join(lost)} beside {usual}"
+    return f"batches of {own} cost {' and '.join(lost)} beside {usual}", False
 
 
 def _speed(file: File, name: str, attack: File) -> list[str]:
