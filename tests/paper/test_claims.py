@@ -251,6 +251,17 @@ def test_of_several_schedules_the_longest_counts():
     assert Check((under(ONE, 20),))(results).holds is False
 
 
+def test_figures_of_one_title_are_of_one_model():
+    """Two models were trained under the title; each holds a figure that the other lacks."""
+    within = Check((near(ONE, Cell("t", "one", "more"), 2),))
+    apart = [row("one", pgd=0.5, other=0.4), row("one", more=0.5)]
+    assert within({"t": apart}).holds is None
+    again = row("one", 30, pgd=0.45, more=0.4)
+    finding = within({"t": [*apart, again]})
+    assert finding.reading == "one: pgd 45, more 40 (wrn-28-10, 30 epochs)"
+    assert finding.holds is False
+
+
 def test_autoattack_is_never_set_beside_apgd():
     """APGD alone leaves more: it would flatter the row that has nothing else."""
     comparison = Check((above(Cell("t", "one", STRONGEST), Cell("t", "other", STRONGEST)),))
