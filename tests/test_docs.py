@@ -646,6 +646,30 @@ def test_what_is_said_of_the_ranking_is_true() -> None:
     assert left["wide-squared"] < 0.2
 
 
+def test_what_is_said_of_longer_schedules_is_true() -> None:
+    """docs/what-holds.md: two steps and CutMix lead, and longer is not better by itself."""
+    trials = {
+        (study, trial["chosen"]["run"]): trial
+        for study in ("fast", "lasting", "longest")
+        for trial in json.loads((RESULTS / "sweeps" / f"{study}.json").read_text())["trials"]
+        if trial["interval"]
+    }
+    left = {key: trial["robust_accuracy"] for key, trial in trials.items()}
+    base, mix, ten = (trials["fast", run] for run in ("base", "mix", "ten"))
+    assert (
+        mix["interval"][0] < base["robust_accuracy"] < mix["robust_accuracy"] < base["interval"][1]
+    )
+    assert ten["robust_accuracy"] < base["robust_accuracy"]
+    assert ten["clean_accuracy"] < base["clean_accuracy"] - 0.03
+    lasting = {run: value for (study, run), value in left.items() if study == "lasting"}
+    two = [value for run, value in lasting.items() if run.startswith("two-steps")]
+    assert len(two) == 4 and min(two) > lasting["wide"]
+    leader, longer = trials["lasting", "two-steps-cutmix"], trials["longest", "two-steps-cutmix"]
+    assert leader["robust_accuracy"] == max(lasting.values()) > longer["robust_accuracy"]
+    assert longer["clean_accuracy"] > leader["clean_accuracy"]
+    assert lasting["wide"] < left["fast", "base"]
+
+
 FIGURE = re.compile(
     r"""\d[\d,.]*\ ?%                                    # a share
     | \d[\d,.]*\ (?:points?|times|GB|MB|s|ms|seconds|minutes|hours|images\ a\ second|TFLOP/s)\b

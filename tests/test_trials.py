@@ -7,7 +7,7 @@ from bilateral.trials import Trial, crossed, effects, means, ranked, ranking, st
 
 
 def test_ranking_puts_the_judged_before_the_dropped():
-    judged = Trial("a", {}, "done", 0.9, 0.3, (0.2, 0.4), 100, 12.0)
+    judged = Trial("a", {}, "done", 0.9, 0.3, (0.2, 0.4), 100, 12.0, {5: 0.4, 10: 0.4, 15: 0.35})
     better = Trial("b", {}, "done", 0.8, 0.5, (0.4, 0.6), 100, 10.0)
     dropped = Trial("c", {}, "dropped after epoch 3: ...", early={3: 0.9})
     order = ranked([dropped, judged, better])
@@ -15,6 +15,13 @@ def test_ranking_puts_the_judged_before_the_dropped():
     head, lines = ranking(order, "apgd")
     assert head[1] == "apgd (%)" and lines[0][:4] == ["b", "50.0", "40.0 to 60.0", "80.0"]
     assert lines[2][2] == "dropped after epoch 3: ..."
+    assert head[-2:] == ["highest reading (epoch), last (%)", "training (s)"]
+    assert [line[-2:] for line in lines] == [
+        ["", "10"],
+        ["40.0 (10), 35.0", "12"],
+        ["90.0 (3), 90.0", "0"],
+    ]
+    assert all(len(line) == len(head) for line in lines)
 
 
 def test_means_over_seeds():

@@ -194,13 +194,16 @@ class Optimiser(Settings):
     )
     schedule: Literal["steps", "triangular", "one-cycle"] = Field(
         "steps",
-        description="drop at the milestones; rise for a fifth and fall to zero; or the same along "
+        description="drop at the milestones; rise for a fifth and fall; or the same along "
         "cosines, rising for three tenths",
     )
     milestones: tuple[float, ...] = Field(
         (0.6, 0.9), description="fractions of the run after which the rate drops"
     )
     drop: Annotated[float, Field(gt=0, lt=1)] = Field(0.1, description="factor of a drop")
+    last_share: Annotated[float, Field(ge=0, lt=1)] = Field(
+        0.0, description="triangular and one-cycle end with this share of the rate"
+    )
 
     @model_validator(mode="after")
     def _ordered(self) -> "Optimiser":
@@ -266,6 +269,11 @@ class Run(Settings):
     check_epochs: Annotated[int, Field(ge=0)] = Field(
         1, description="the guard reads FGSM and PGD-10 every so many epochs; 0: never"
     )
+    keep: Literal["last", "best"] = Field(
+        "last",
+        description="the weights that a run ends with: the last ones, or those of the reading at "
+        "which most held-out images withstood PGD-10",
+    )
     guard: Literal["watch", "stop", "shrink-step", "two-step"] = Field(
         "watch",
         description="when one-step training collapses: log it, or go back and stop or train milder",
@@ -293,6 +301,12 @@ class Run(Settings):
             raise ValueError("labels.averaged_share is for adversarial training with averaging")
         if self.guard != "watch" and not self.check_epochs:
             raise ValueError("guard acts on readings: check_epochs must be 1 or more")
+        if self.keep == "best" and not (self.data.held_out and self.check_epochs):
+            raise ValueError(
+                "keep = best reads held-out images: data.held_out and check_epochs must be set"
+            )
+        if self.keep == "best" and self.method == "undefended":
+            raise ValueError("keep = best is of accuracies under attack: the method is undefended")
         if self.guard != "watch" and self.method == "undefended":
             raise ValueError("guard has nothing to act on: the method is undefended")
         return self

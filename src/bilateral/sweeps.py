@@ -25,7 +25,7 @@ from bilateral.results import Evaluation, wilson_interval
 from bilateral.runs import RunFolder
 from bilateral.runtime import commit, limit_threads, versions
 from bilateral.storage import write_json, writing_to
-from bilateral.training.guard import GUARD_IMAGES
+from bilateral.training.guard import images_read
 from bilateral.training.preparation import training_part
 from bilateral.training.progress import TrainingProgress
 from bilateral.training.trainer import train
@@ -226,7 +226,7 @@ class Sweep:
             if name != trial.name and alike(other.run, run)
         ]
         try:
-            images = min(GUARD_IMAGES, run.data.held_out)
+            images = min(images_read(run), run.data.held_out)
             progress = Early(others, images, quiet=True)
             train(run, folder, split, self.device, progress, self.machine)
         except (Dropped, TrainingError) as error:

@@ -81,22 +81,34 @@ def outcome(trial: Trial) -> str:
 
 
 def ranking(trials: Sequence[Trial], attacks: str) -> Table:
-    """The trials, best first."""
+    """The trials, best first.
+
+    PGD-10 at the guard's readings, highest and last: the first well above the other is robust
+    overfitting.
+    """
     also = list(dict.fromkeys(text for trial in trials for text in trial.also))
     head = ["run", f"{attacks} (%)", "95 % interval", *(f"at {text} (%)" for text in also)]
-    head += ["clean (%)", "images", "training (s)"]
+    head += ["clean (%)", "images", "highest reading (epoch), last (%)", "training (s)"]
     lines = []
     for trial in trials:
         cells = [trial.name]
         if trial.robust_accuracy is None or trial.clean_accuracy is None or not trial.interval:
-            cells += ["", trial.status, *("" for _ in also), "", "", f"{trial.seconds:,.0f}"]
+            cells += ["", trial.status, *("" for _ in also), "", ""]
         else:
             low, high = (100 * value for value in trial.interval)
             cells += [percent(trial.robust_accuracy), f"{low:.1f} to {high:.1f}"]
             cells += [percent(trial.also[text]) if text in trial.also else "" for text in also]
-            cells += [percent(trial.clean_accuracy), f"{trial.images:,}", f"{trial.seconds:,.0f}"]
-        lines.append(cells)
+            cells += [percent(trial.clean_accuracy), f"{trial.images:,}"]
+        lines.append([*cells, _readings(trial), f"{trial.seconds:,.0f}"])
     return head, lines
+
+
+def _readings(trial: Trial) -> str:
+    if not trial.early:
+        return ""
+    highest = max(trial.early, key=lambda epoch: (trial.early[epoch], epoch))
+    last = trial.early[max(trial.early)]
+    return f"{percent(trial.early[highest])} ({highest}), {percent(last)}"
 
 
 def means(trials: Sequence[Trial], attacks: str) -> Table:

@@ -10,7 +10,7 @@ from bilateral.paper.recipes import RECIPES, recipe_named
 
 CONTRACT = """
 undefended fgsm r-fgsm ll r-ll mc r-mc r-fgsm-ls r-mc-ls r-mc-la r-mc-la-eps1 r-mc-la-eps2
-r-mc-la-eps4 r-mc-la-eps12 r-mc-la-sup madry madry-2x8 madry-la trades
+r-mc-la-eps4 r-mc-la-eps12 r-mc-la-eps16 r-mc-la-sup madry madry-2x8 madry-la trades
 """
 OTHERS = """
 cifar100-r-mc-la cifar100-r-mc-la9 cifar100-madry

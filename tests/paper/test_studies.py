@@ -32,7 +32,9 @@ def runs_seen(runs):
     ]
 
 
-@pytest.mark.parametrize(("study", "cost"), [("strong", 120), ("fast", 300), ("lasting", 525)])
+@pytest.mark.parametrize(
+    ("study", "cost"), [("strong", 120), ("fast", 300), ("lasting", 525), ("longest", 1050)]
+)
 def test_every_candidate_costs_at_most_eight_passes_and_as_much_as_the_others(study, cost):
     for name, run in planned(study).items():
         passes = forwards_per_image(run)

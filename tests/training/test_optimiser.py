@@ -130,6 +130,19 @@ def test_an_optimiser_goes_on_in_the_way_of_this_machine():
     torch.testing.assert_close(other.weight, one.weight.contiguous(), rtol=1e-5, atol=1e-6)
 
 
+@pytest.mark.parametrize("schedule", ["triangular", "one-cycle"])
+def test_a_rate_that_does_not_fall_to_zero(schedule):
+    """The rise is as ever; from the peak down the way to the last share is what zero's was."""
+    plain = Optimiser(schedule=schedule, learning_rate=0.4)
+    ending = plain.with_fields(last_share=0.25)
+    assert learning_rate(ending, 1.0) == pytest.approx(0.1)
+    for progress in (0.05, 0.15, 0.2 if schedule == "triangular" else 0.3):
+        assert learning_rate(ending, progress) == pytest.approx(learning_rate(plain, progress))
+    for progress in (0.4, 0.6, 0.9):
+        expected = 0.1 + 0.75 * learning_rate(plain, progress)
+        assert learning_rate(ending, progress) == pytest.approx(expected)
+
+
 def test_one_cycle_follows_torchs_own():
     """Cosines up to the peak and down to zero, as `OneCycleLR` from a start of nothing."""
     settings = Optimiser(schedule="one-cycle", learning_rate=0.4)

@@ -173,11 +173,18 @@ def _architecture(subject: Subject, run: Run) -> str:
         f"Network: {escaped(run.model)} ({escaped(what)})",
         f"Parameters: {subject.parameters:,}, float32",
         f"Normalisation, inside the model: {escaped(inside)}",
-        f"Weights: {'averaged' if run.averaging else 'those of the last step'}, with their own "
-        "batch-norm statistics",
+        f"Weights: {_weights(run)}, with their own batch-norm statistics",
         f"Digest of the weights: {subject.weights_digest}",
     ]
     return "\n".join(f"- {line}" for line in lines)
+
+
+def _weights(run: Run) -> str:
+    """Which of those that training passed through."""
+    if run.keep == "best":
+        kept = "averaged ones" if run.averaging else "those"
+        return f"{kept} of the epoch at which most held-out images withstood PGD-10"
+    return "averaged" if run.averaging else "those of the last step"
 
 
 def _training(evidence: Evidence) -> str:

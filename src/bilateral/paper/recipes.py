@@ -82,7 +82,7 @@ _CIFAR10: dict[str, tuple[str, str, Adversary, Labels]] = {
             one_step(pixels, target="most-confusing"),
             LABEL_ADVERSARY,
         )
-        for pixels in (1, 2, 4, 12)
+        for pixels in (1, 2, 4, 12, 16)
     },
     "r-mc-la-sup": (
         "R-MC-LA with the appendix's label formula",

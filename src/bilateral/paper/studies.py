@@ -45,9 +45,10 @@ class Study:
             for key in ("device", "commit")
         }
         images = max(trial.images for trial in self.trials)
+        runs = "1 run" if len(made) == 1 else f"{len(made)} runs"
         fields = (f" --{path.replace('_', '-')} {value}" for path, value in plan["fields"].items())
         return (
-            f"- {len(made)} runs of `{plan['recipe']}{''.join(fields)}`, judged on {images:,} "
+            f"- {runs} of `{plan['recipe']}{''.join(fields)}`, judged on {images:,} "
             f"held-out images: {way({**plan, **where}, plan['command'])}"
         )
 

@@ -1,14 +1,17 @@
 """What can go wrong in the midst of training, told in a line with what to do."""
 
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from contextlib import contextmanager
 
 import torch
 
+from bilateral.data.batches import Batches
+from bilateral.data.photograph_batches import PhotographBatches, judge_unreadable
 from bilateral.errors import TrainingError
-from bilateral.processes import is_lost_process
+from bilateral.processes import Processes, is_lost_process
 from bilateral.runs import RunFolder
 from bilateral.training.engine import Totals
+from bilateral.training.progress import TrainingProgress
 
 
 @contextmanager
@@ -38,3 +41,27 @@ def stop_if_not_finite(totals: Totals, folder: RunFolder) -> None:
             f"the loss was not finite at step {totals.bad_step}; the last checkpoint in "
             f"{folder.path} is from before it (a lower learning rate may help)"
         )
+
+
+class Unreadable:
+    """Photographs that some process could not read: each is named once, too many end the run."""
+
+    def __init__(self, known: Iterable[str] = ()) -> None:
+        self.files = set(known)
+
+    def tell(
+        self,
+        batches: Batches | PhotographBatches,
+        images: int,
+        processes: Processes,
+        progress: TrainingProgress,
+    ) -> None:
+        """Name what was found since the last call; all processes call it."""
+        if isinstance(batches, Batches):
+            return
+        own = [str(path) for path in batches.corrupt]
+        found = {path for paths in processes.gather(own) for path in paths}
+        for path in sorted(found - self.files):
+            progress.note(f"{path} cannot be read: another image took its place")
+        self.files |= found
+        judge_unreadable(sorted(self.files), images)

@@ -4,6 +4,7 @@ The network's accuracy under one step stays or rises while that under PGD falls 
 al. 2020; the paper's FGSM and LL rows). Some fixed images tell the two apart within an epoch.
 """
 
+import copy
 from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any
@@ -24,6 +25,8 @@ from bilateral.results import wilson_interval
 from bilateral.runtime import autocast, plain_cudnn
 
 GUARD_IMAGES = 250
+MOST_IMAGES = 1000
+"""Of those held out, where weights are chosen by their readings."""
 RECOVERIES = 3
 """How often the guard goes back before it stops for good."""
 LEAP = 0.1
@@ -74,6 +77,35 @@ class Reading:
 
 
 @dataclass
+class Best:
+    """The weights of the best reading so far, where a run keeps them; part of its checkpoint.
+
+    Robust accuracy falls again late in training while that on training images still rises (robust
+    overfitting, Rice et al. 2020). Of equals the later ones.
+    """
+
+    weights: dict[str, Tensor] | None = None
+    robust: int = 0
+    epoch: int = 0
+
+    @classmethod
+    def stored(cls, state: Mapping[str, Any], model: nn.Module) -> "Best":
+        """From a checkpoint; raises what torch raises where the weights are not the model's."""
+        best = cls(state.get("weights"), int(state.get("robust", 0)), int(state.get("epoch", 0)))
+        if best.weights is not None:
+            copy.deepcopy(model).load_state_dict(best.weights)
+        return best
+
+    def look(self, reading: Reading, epoch: int, model: nn.Module) -> bool:
+        """Take the weights if no reading was better; whether they were taken."""
+        if reading.robust < self.robust:
+            return False
+        self.weights = {name: kept.clone() for name, kept in model.state_dict().items()}
+        self.robust, self.epoch = reading.robust, epoch
+        return True
+
+
+@dataclass
 class Recovery:
     """What the guard has done to a run so far; part of its checkpoint.
 
@@ -107,6 +139,11 @@ class Recovery:
         adversary = milder(adversary, action)
         self.event += f", on with {adversary.steps} x {fraction_text(adversary.step_size)}"
         return adversary
+
+
+def images_read(run: Run) -> int:
+    """How many images a reading takes, if there are so many."""
+    return min(run.data.held_out, MOST_IMAGES) if run.keep == "best" else GUARD_IMAGES
 
 
 def read(

@@ -48,13 +48,13 @@ def go_on_with(optimiser: torch.optim.SGD, state: dict[str, Any]) -> None:
 
 def learning_rate(settings: Optimiser, progress: float) -> float:
     """The rate at a point of the run, given as a fraction in [0, 1]."""
-    if settings.schedule == "one-cycle":
-        peak = 0.3
-        way = progress / peak - 1 if progress < peak else (progress - peak) / (1 - peak)
-        return settings.learning_rate * (1 + math.cos(math.pi * way)) / 2
-    if settings.schedule == "triangular":
-        peak = 0.2
+    if settings.schedule != "steps":
+        peak = 0.2 if settings.schedule == "triangular" else 0.3
         height = progress / peak if progress < peak else (1 - progress) / (1 - peak)
+        if settings.schedule == "one-cycle":
+            height = (1 - math.cos(math.pi * height)) / 2
+        if progress > peak:
+            height = settings.last_share + (1 - settings.last_share) * height
         return settings.learning_rate * height
     # A milestone counts as reached within rounding: 60 of 100 epochs is 0.6 exactly on paper only.
     passed = sum(progress >= milestone - 1e-9 for milestone in settings.milestones)

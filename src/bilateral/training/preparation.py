@@ -15,7 +15,7 @@ from bilateral.labels import default_ratio
 from bilateral.models.probe import output_of
 from bilateral.processes import Processes
 from bilateral.randomness import image_keys, purpose_key
-from bilateral.training.guard import GUARD_IMAGES
+from bilateral.training.guard import images_read
 
 AnyBatches = Batches | PhotographBatches
 _SUBSET, _HELD_OUT = 5, 9
@@ -73,12 +73,12 @@ def first_batch_fits(model: nn.Module, batches: AnyBatches, run: Run, classes: i
 
 
 def guard_images(
-    batches: AnyBatches, split: Split, held_out: Split | None, key: int
+    batches: AnyBatches, split: Split, held_out: Split | None, run: Run, key: int
 ) -> tuple[Tensor, Tensor, Tensor]:
     """The guard's images with labels and keys: held out where some are, else of training."""
     labels = (held_out or split).labels
     device = batches.labels.device
-    numbers = torch.from_numpy(balanced_subset(labels, GUARD_IMAGES, key)).to(device)
+    numbers = torch.from_numpy(balanced_subset(labels, images_read(run), key)).to(device)
     keys = image_keys(key, numbers)
     if held_out is None:
         return batches.floats(numbers), batches.labels[numbers], keys

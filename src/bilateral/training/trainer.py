@@ -14,9 +14,8 @@ import torch
 from torch import nn
 
 from bilateral.config import Adversary, Machine, Run
-from bilateral.data.batches import Batch, Batches
+from bilateral.data.batches import Batch
 from bilateral.data.datasets import Split
-from bilateral.data.photograph_batches import judge_unreadable
 from bilateral.errors import Interrupted, UserError
 from bilateral.models import build_model
 from bilateral.processes import Processes
@@ -26,8 +25,8 @@ from bilateral.runtime import StopRequest, has_bfloat16, place, synchronise, ver
 from bilateral.training.averaging import AveragedWeights
 from bilateral.training.checkpoint import check_progress, read_checkpoint, write_checkpoint
 from bilateral.training.engine import Engine, Speed, Totals
-from bilateral.training.failures import explained, stop_if_not_finite
-from bilateral.training.guard import Reading, Recovery, leaps, read
+from bilateral.training.failures import Unreadable, explained, stop_if_not_finite
+from bilateral.training.guard import Best, Reading, Recovery, leaps, read
 from bilateral.training.optimiser import build_optimiser, go_on_with, learning_rate
 from bilateral.training.preparation import (
     batches_of,
@@ -90,11 +89,12 @@ class Trainer:
         self.priors = priors_of(split, run, device, self.processes)
         self.engine = self._engine(run.adversary)
         self.step = 0
-        self._guarded = guard_images(self.batches, split, held_out, purpose_key(run.seed, _CHECK))
-        self.recovery = Recovery()
+        key = purpose_key(run.seed, _CHECK)
+        self._guarded = guard_images(self.batches, split, held_out, run, key)
+        self.recovery, self.best = Recovery(), Best()
         self.seconds, self._since = 0.0, time.monotonic()
         self.first_step_seconds: float | None = None
-        self.unreadable: set[str] = set()
+        self.unreadable = Unreadable()
         self.tracking: Tracking | None = None
         if self.machine.tensorboard:
             require_tensorboard()
@@ -142,7 +142,7 @@ class Trainer:
                 self.folder.cut_log(self.step // self.batches.steps)
             if self.machine.tensorboard:
                 self.tracking = Tracking(self.folder.path, self.step)
-        self.unreadable = set(map(str, self._last_record().get("unreadable", ())))
+        self.unreadable = Unreadable(map(str, self._last_record().get("unreadable", ())))
         self._since = time.monotonic()
         if self.run.guard != "watch" and self.recovery.good is None:
             self.recovery.good = copy.deepcopy(self._state())
@@ -152,6 +152,13 @@ class Trainer:
         with stop.listening(), shown, explained(self.device):
             self._epochs(stop)
         self._save()
+        if self.best.weights is not None:
+            self.final_model.load_state_dict(self.best.weights)
+            images = len(self._guarded[1])
+            self.progress.note(
+                f"kept: epoch {self.best.epoch}, where {self.best.robust} of {images} held-out "
+                "images withstood PGD-10"
+            )
         if self.processes.first:
             write_weights(self.folder.weights, self.final_model, self.about)
 
@@ -239,9 +246,12 @@ class Trainer:
                 self._tell_collapse(reading, record)
             elif self.recovery.good is not None:
                 self.recovery.good = copy.deepcopy(self._state())
-        self._tell_unreadable()
-        if self.unreadable:
-            record["unreadable"] = sorted(self.unreadable)
+            if self.run.keep == "best":
+                record["kept"] = self.best.look(reading, epoch + 1, self.final_model)
+        images = len(self.split.labels)
+        self.unreadable.tell(self.batches, images, self.processes, self.progress)
+        if self.unreadable.files:
+            record["unreadable"] = sorted(self.unreadable.files)
         self._log(record)
         self.engine.clear()
         return True
@@ -320,17 +330,6 @@ class Trainer:
         if self.processes.first and not recovery.stopped:  # last: the checkpoint says where to cut
             self.folder.cut_log(back)
 
-    def _tell_unreadable(self) -> None:
-        """Name the photographs that some process could not read, each once."""
-        if isinstance(self.batches, Batches):
-            return
-        own = [str(path) for path in self.batches.corrupt]
-        files = {path for paths in self.processes.gather(own) for path in paths}
-        for path in sorted(files - self.unreadable):
-            self.progress.note(f"{path} cannot be read: another image took its place")
-        self.unreadable |= files
-        judge_unreadable(sorted(self.unreadable), len(self.split.labels))
-
     def _save(self) -> None:
         """A checkpoint by the first process; all processes hold the same."""
         stop_if_not_finite(Totals.read(self.engine), self.folder)
@@ -347,6 +346,7 @@ class Trainer:
                 "sums": sums,
                 "about": self.about,
                 "recovery": vars(self.recovery),
+                "best": vars(self.best),
                 "adversary": self.engine.run.adversary.model_dump(mode="json"),
             },
         )
@@ -381,6 +381,7 @@ class Trainer:
         try:
             self._take_state(state)
             self.recovery = Recovery(**state.get("recovery", {}))
+            self.best = Best.stored(state.get("best", {}), self.final_model)
             adversary = Adversary.model_validate(state.get("adversary", self.run.adversary))
             if adversary != self.run.adversary:
                 self.engine = self._engine(adversary)

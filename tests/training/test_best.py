@@ -1,0 +1,164 @@
+"""`keep = best`: a run ends with the weights of its best reading, also after an interruption."""
+
+import json
+
+import pytest
+import torch
+from pydantic import ValidationError
+
+from bilateral.cli import main
+from bilateral.config import Data
+from bilateral.data.datasets import load
+from bilateral.errors import Interrupted, UserError
+from bilateral.paper.recipes import recipe_named
+from bilateral.runs import RunFolder
+from bilateral.runtime import StopRequest
+from bilateral.training.checkpoint import read_checkpoint, write_checkpoint
+from bilateral.training.guard import GUARD_IMAGES, MOST_IMAGES, Best, Reading, images_read
+from bilateral.training.progress import TrainingProgress
+from bilateral.training.trainer import Trainer, train
+from bilateral.weights import read_weights
+
+CPU = torch.device("cpu")
+QUIET = TrainingProgress(quiet=True)
+RUN = recipe_named("digits-r-mc-la").with_fields(
+    epochs=4,
+    data=Data(name="digits", augment="none", images_per_class=26, held_out=100),
+    check_epochs=1,
+    keep="best",
+    averaging=0.9,
+)
+SHARES = [0.3, 0.6, 0.2, 0.5]
+"""Of the held-out images under PGD-10, epoch by epoch: the second is the best."""
+
+
+@pytest.fixture(scope="module")
+def digits():
+    return load("digits", "train")
+
+
+def reading(pgd10, images=100):
+    return Reading(images, 0.9, 0.7, pgd10, training_attack=0.7, alignment=0.5)
+
+
+def passed_through(patch, shares=SHARES):
+    """Readings as given, and a list of the final model's weights at each of them."""
+    seen = []
+
+    def read_guard(trainer):
+        seen.append({name: kept.clone() for name, kept in trainer.final_model.state_dict().items()})
+        return reading(shares[trainer.step // trainer.batches.steps - 1])
+
+    patch.setattr(Trainer, "read_guard", read_guard)
+    return seen
+
+
+def weights_of(run, folder, digits):
+    model = Trainer(run, folder, digits, CPU, QUIET).model
+    read_weights(folder.weights, model)
+    return model.state_dict()
+
+
+def equal(one, other):
+    return all(torch.equal(one[name], other[name]) for name in one)
+
+
+@pytest.mark.parametrize("averaging", [None, 0.9])
+def test_the_weights_of_the_best_reading_are_kept(digits, tmp_path, monkeypatch, averaging):
+    run, folder = RUN.with_fields(averaging=averaging), RunFolder(tmp_path / "seed0")
+    seen = passed_through(monkeypatch)
+    train(run, folder, digits, CPU, QUIET)
+    kept = weights_of(run, folder, digits)
+    assert [equal(kept, each) for each in seen] == [False, True, False, False]
+    records = [json.loads(line) for line in folder.log.read_text().splitlines()]
+    assert [record["kept"] for record in records] == [True, True, False, False]
+
+
+@pytest.mark.parametrize("epochs", [2, 3])
+def test_an_interruption_does_not_forget_them(digits, tmp_path, monkeypatch, epochs):
+    whole, broken = RunFolder(tmp_path / "whole"), RunFolder(tmp_path / "broken")
+    passed_through(monkeypatch)
+    train(RUN, whole, digits, CPU, QUIET)
+    with monkeypatch.context() as patch:
+        patch.setattr(
+            "bilateral.training.trainer.StopRequest", lambda: _StopAtEpoch(epochs, trainer)
+        )
+        trainer = Trainer(RUN, broken, digits, CPU, QUIET)
+        broken.prepare(RUN, {})
+        with pytest.raises(Interrupted):
+            trainer.fit()
+    train(RUN, broken, digits, CPU, QUIET)
+    assert broken.weights.read_bytes() == whole.weights.read_bytes()
+
+
+class _StopAtEpoch(StopRequest):
+    """A signal as soon as so many epochs are over."""
+
+    def __init__(self, epochs, trainer):
+        super().__init__()
+        self.epochs, self.trainer = epochs, trainer
+
+    @property
+    def number(self):
+        return 15 if self.trainer.step >= self.epochs * self.trainer.batches.steps else None
+
+    @number.setter
+    def number(self, value):
+        pass
+
+
+@pytest.mark.parametrize(
+    "best",
+    [
+        {"weights": {"head.bias": torch.zeros(10)}, "robust": 1, "epoch": 1},
+        {"weights": "none", "robust": 1, "epoch": 1},
+        {"weights": None, "robust": "many", "epoch": 1},
+    ],
+)
+def test_weights_that_are_not_the_models_are_refused_at_once(digits, tmp_path, best):
+    folder = RunFolder(tmp_path)
+    folder.prepare(RUN, {})
+    trainer = Trainer(RUN, folder, digits, CPU, QUIET)
+    trainer._save()
+    state = read_checkpoint(folder.checkpoint, CPU)
+    write_checkpoint(folder.checkpoint, {**state, "best": best})
+    with pytest.raises(UserError, match="does not fit the model any more"):
+        Trainer(RUN, folder, digits, CPU, QUIET).fit()
+
+
+def test_of_equals_the_later_and_never_a_worse_one():
+    model, best = torch.nn.Linear(2, 2), Best()
+    taken = []
+    for epoch, share in enumerate([0.0, 0.4, 0.4, 0.39], start=1):
+        torch.nn.init.constant_(model.bias, epoch)
+        taken.append(best.look(reading(share), epoch, model))
+    assert taken == [True, True, True, False]
+    assert (best.robust, best.epoch) == (40, 3)
+    assert best.weights["bias"].tolist() == [3.0, 3.0]
+
+
+def test_all_held_out_images_are_read(digits, tmp_path):
+    assert len(Trainer(RUN, RunFolder(tmp_path), digits, CPU, QUIET)._guarded[1]) == 100
+    many = RUN.with_fields(data=RUN.data.with_fields(held_out=5000))
+    assert images_read(many) == MOST_IMAGES
+    assert images_read(many.with_fields(keep="last")) == GUARD_IMAGES
+
+
+def test_what_it_needs():
+    with pytest.raises(ValidationError, match="and check_epochs must be set"):
+        RUN.with_fields(check_epochs=0)
+    with pytest.raises(ValidationError, match="and check_epochs must be set"):
+        RUN.with_fields(data=Data(name="digits"))
+    with pytest.raises(ValidationError, match="the method is undefended"):
+        RUN.with_fields(method="undefended")
+
+
+def test_train_and_the_model_card_say_which_were_kept(tmp_path, capsys):
+    words = ["--epochs", "2", "--keep", "best", "--data.held-out", "100", "--check-epochs", "1"]
+    words += ["--out", str(tmp_path)]
+    assert main(["train", "digits-r-mc-la", *words]) == 0
+    assert "of 100 held-out images withstood PGD-10" in capsys.readouterr().err
+    folder = tmp_path / "digits-r-mc-la" / "seed0"
+    assert main(["export", str(folder), "--quiet"]) == 0
+    card = (folder / "export" / "MODEL_CARD.md").read_text()
+    assert "those of the epoch at which most held-out images withstood PGD-10" in card
