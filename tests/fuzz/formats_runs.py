@@ -184,7 +184,7 @@ def _restore(content: bytes, folder: Path) -> None:
     trainer.folder.checkpoint.write_bytes(content)
     trainer._restore()
     assert 0 <= trainer.step <= trainer.total_steps
-    assert math.isfinite(trainer.seconds + sum(trainer.engine.sums()))
+    assert math.isfinite(trainer.logbook.seconds + sum(trainer.engine.sums()))
     total = sum(float(value.double().sum()) for value in trainer.model.state_dict().values())
     assert isinstance(total, float)
 

@@ -27,6 +27,7 @@ from bilateral.training.checkpoint import check_progress, read_checkpoint, write
 from bilateral.training.engine import Engine, Speed, Totals
 from bilateral.training.failures import Unreadable, explained, stop_if_not_finite
 from bilateral.training.guard import Best, Reading, Recovery, leaps, read
+from bilateral.training.logbook import Logbook
 from bilateral.training.optimiser import build_optimiser, go_on_with, learning_rate
 from bilateral.training.preparation import (
     batches_of,
@@ -38,7 +39,7 @@ from bilateral.training.preparation import (
 )
 from bilateral.training.priors import priors_of
 from bilateral.training.progress import TrainingProgress
-from bilateral.training.tracking import Tracking, require_tensorboard
+from bilateral.training.tracking import require_tensorboard
 from bilateral.weights import read_weights, write_weights
 
 _CHECK = 6
@@ -92,10 +93,9 @@ class Trainer:
         key = purpose_key(run.seed, _CHECK)
         self._guarded = guard_images(self.batches, split, held_out, run, key)
         self.recovery, self.best = Recovery(), Best()
-        self.seconds, self._since = 0.0, time.monotonic()
+        self.logbook = Logbook(folder, progress, self.processes, run.epochs)
         self.first_step_seconds: float | None = None
         self.unreadable = Unreadable()
-        self.tracking: Tracking | None = None
         if self.machine.tensorboard:
             require_tensorboard()
 
@@ -137,13 +137,10 @@ class Trainer:
                 f"the processes do not find the same checkpoint at {self.folder.checkpoint}: "
                 "--out must be a folder that all machines share"
             )
-        if self.processes.first:
-            if not self.recovery.stopped:  # then the log ends with why, after the good epochs
-                self.folder.cut_log(self.step // self.batches.steps)
-            if self.machine.tensorboard:
-                self.tracking = Tracking(self.folder.path, self.step)
-        self.unreadable = Unreadable(map(str, self._last_record().get("unreadable", ())))
-        self._since = time.monotonic()
+        if not self.recovery.stopped:  # then the log ends with why, after the good epochs
+            self.logbook.cut(self.step // self.batches.steps)
+        self.unreadable = Unreadable(map(str, self.logbook.last().get("unreadable", ())))
+        self.logbook.begin(self.step, self.machine.tensorboard)
         if self.run.guard != "watch" and self.recovery.good is None:
             self.recovery.good = copy.deepcopy(self._state())
         stop = StopRequest()
@@ -258,21 +255,10 @@ class Trainer:
 
     def _log(self, record: dict[str, Any]) -> None:
         """An epoch's line, with what the guard did since the last one."""
-        self._count_time()
-        record["seconds"] = self.seconds
         if self.recovery.event:
             record["guard"] = {**record.get("guard", {}), "event": self.recovery.event}
             self.recovery.event = ""
-        if self.processes.first:
-            self.folder.append_log(record)
-        if self.tracking:
-            self.tracking.epoch(record)
-        self.progress.epoch(record, self.run.epochs)
-
-    def _count_time(self) -> None:
-        """Wall time so far, checks and checkpoints included; over interruptions."""
-        now = time.monotonic()
-        self.seconds, self._since = self.seconds + now - self._since, now
+        self.logbook.write(record)
 
     def read_guard(self) -> Reading:
         """The guard's reading of the final model."""
@@ -290,8 +276,7 @@ class Trainer:
         if self.run.guard == "watch" or self.step % self.batches.steps % quarter:
             return True
         record = self._record(epoch, time.monotonic() - started, first_step)
-        last = self._last_record()
-        if not leaps(record["adversarial_accuracy"], last):
+        if not leaps(record["adversarial_accuracy"], self.logbook.last()):
             return True
         reading = self.read_guard()
         if not self._collapsed(reading):
@@ -299,14 +284,9 @@ class Trainer:
         self._go_back(reading, {**record, "check": reading.check, "guard": reading.guard})
         return False
 
-    def _last_record(self) -> dict[str, Any]:
-        """The last epoch in the log, which the first process alone reads."""
-        own = self.folder.last_record() if self.processes.first else {}
-        return dict(self.processes.gather(own)[0])
-
     def _tell_collapse(self, reading: Reading, record: dict[str, Any]) -> None:
         """Say once that a run which is only watched has collapsed."""
-        if not (self._last_record().get("guard") or {}).get("collapsed"):
+        if not (self.logbook.last().get("guard") or {}).get("collapsed"):
             event = f"{reading.describe(record['epoch'])}; guard = watch changes nothing"
             self.recovery.event = event
             self.progress.note(event)
@@ -327,14 +307,13 @@ class Trainer:
         self._take_state(recovery.good)
         self.engine = self._engine(adversary)
         self._save()
-        if self.processes.first and not recovery.stopped:  # last: the checkpoint says where to cut
-            self.folder.cut_log(back)
+        if not recovery.stopped:  # last: the checkpoint says where to cut
+            self.logbook.cut(back)
 
     def _save(self) -> None:
         """A checkpoint by the first process; all processes hold the same."""
         stop_if_not_finite(Totals.read(self.engine), self.folder)
-        self._count_time()
-        sums = self.engine.sums()
+        seconds, sums = self.logbook.count_time(), self.engine.sums()
         if not self.processes.first:
             return
         write_checkpoint(
@@ -342,7 +321,7 @@ class Trainer:
             {
                 "schema": 2,
                 **self._state(),
-                "seconds": self.seconds,
+                "seconds": seconds,
                 "sums": sums,
                 "about": self.about,
                 "recovery": vars(self.recovery),
@@ -392,7 +371,7 @@ class Trainer:
             raise UserError(
                 f"{self.folder.checkpoint} does not fit the model any more ({reason})"
             ) from None
-        self.seconds = state["seconds"]
+        self.logbook.seconds = state["seconds"]
         self.progress.note(f"going on from step {self.step} of {self.total_steps}")
 
 
