@@ -45,6 +45,7 @@ from bilateral.paper.rendering import (
 )
 from bilateral.paper.speed import aims_table, speed_table, training_speed_table
 from bilateral.paper.studies import crossed_page, ranking_page
+from bilateral.results import wilson_interval
 
 ROOT = Path(__file__).parents[1]
 SOURCE = ROOT / "src" / "bilateral"
@@ -667,6 +668,9 @@ def test_what_is_said_of_longer_schedules_is_true() -> None:
     leader, longer = trials["lasting", "two-steps-cutmix"], trials["longest", "two-steps-cutmix"]
     assert leader["robust_accuracy"] == max(lasting.values()) > longer["robust_accuracy"]
     assert longer["clean_accuracy"] > leader["clean_accuracy"]
+    within = wilson_interval(round(1000 * leader["also"]["4/255"]), 1000)
+    assert within[0] < longer["also"]["4/255"] < within[1]
+    assert leader["interval"][0] < longer["robust_accuracy"] < leader["interval"][1]
     assert lasting["wide"] < left["fast", "base"]
 
 

@@ -299,20 +299,44 @@ def test_hopeless_runs_are_dropped_after_a_third(tmp_path):
     """The others are read anew each time: they may be under way."""
     best = RunFolder(tmp_path / "best")
     best.path.mkdir()
-    progress = Early([best, RunFolder(tmp_path / "not-there-yet")], images=250, quiet=True)
-    progress.epoch(record(3, 0.1), 9)
+    others = [best, RunFolder(tmp_path / "not-there-yet")]
+    read(tmp_path / "first", others, {3: 0.1})
     for epoch, share in enumerate([0.3, 0.4, 0.5], start=1):
         best.append_log(record(epoch, share))
-    progress.epoch(record(1, 0.0), 9)
+    read(tmp_path / "early", others, {1: 0.0})
     with pytest.raises(Dropped, match=r"after epoch 3: PGD-10 10\.0 % where another had 50\.0 %"):
-        progress.epoch(record(3, 0.1), 9)
-    progress.epoch(record(3, 0.35), 9)
-    progress.epoch(record(9, 0.0), 9)
+        read(tmp_path / "hopeless", others, {2: 0.4, 3: 0.1})
+    read(tmp_path / "fair", others, {3: 0.35})
+    read(tmp_path / "last", others, {9: 0.0})
     half_written = RunFolder(tmp_path / "half")
     half_written.path.mkdir()
     half_written.log.write_text(json.dumps(record(3, 0.9))[:40])
-    Early([half_written], images=250, quiet=True).epoch(record(3, 0.1), 9)
+    read(tmp_path / "beside", [half_written], {3: 0.1})
     assert early_readings(best) == {1: 0.3, 2: 0.4, 3: 0.5}
+
+
+def test_a_run_that_keeps_its_best_weights_may_fall(tmp_path):
+    """Its best reading stands for it, and that of the others for them."""
+    other = RunFolder(tmp_path / "other")
+    other.path.mkdir()
+    for epoch, share in enumerate([0.3, 0.6, 0.1, 0.1], start=1):
+        other.append_log(record(epoch, share))
+    read(tmp_path / "falls", [other], {3: 0.5, 4: 0.0}, keep="best")
+    with pytest.raises(Dropped, match=r"PGD-10 5\.0 % where another had 60\.0 %"):
+        read(tmp_path / "never-rose", [other], {3: 0.05, 4: 0.02}, keep="best")
+
+
+def read(path, others, readings, keep="last"):
+    """A run of nine epochs comes to these readings."""
+    run = recipe_named("digits-r-mc-la").with_paths(
+        {"data.held_out": 500, "check_epochs": 1, "keep": keep, "epochs": 9}
+    )
+    folder = RunFolder(path)
+    folder.path.mkdir()
+    progress = Early(folder, run, others)
+    for epoch, share in readings.items():
+        folder.append_log(record(epoch, share))
+        progress.epoch(record(epoch, share), 9)
 
 
 def test_at_once_gives_the_same_trials(swept, tmp_path):
@@ -428,6 +452,10 @@ def test_early_readings_are_compared_at_one_budget_and_schedule():
     wider = run.with_paths({"adversary.epsilon": "16/255"})
     assert not alike(run, wider) and not alike(run, run.with_fields(epochs=30))
     assert not alike(run, run.with_paths({"optimiser.schedule": "triangular"}))
+    assert not alike(run, run.with_paths({"optimiser.last_share": 0.5}))
+    held_out = run.with_paths({"data.held_out": 2000})
+    assert alike(run, held_out), "250 images are read of either"
+    assert not alike(held_out, held_out.with_fields(keep="best"))
 
 
 def test_a_run_that_failed_is_tried_again(tmp_path, monkeypatch, capsys):

@@ -20,6 +20,8 @@ Positive = Annotated[int, Field(ge=1, lt=2**31)]
 LARGEST_SIDE = 4096
 Side = Annotated[int, Field(ge=1, le=LARGEST_SIDE)]
 """Pixels of a side of an image."""
+GUARD_IMAGES, MOST_READ = 250, 1000
+"""What a reading takes, and what it takes at the most where weights are kept for it."""
 Switch = Literal["auto", "on", "off"]
 Target = Literal["none", "most-confusing", "least-likely", "random", "nearest"]
 
@@ -272,7 +274,7 @@ class Run(Settings):
     keep: Literal["last", "best"] = Field(
         "last",
         description="the weights that a run ends with: the last ones, or those of the reading at "
-        "which most held-out images withstood PGD-10",
+        "which most of half the held-out images withstood PGD-10",
     )
     guard: Literal["watch", "stop", "shrink-step", "two-step"] = Field(
         "watch",
@@ -301,15 +303,24 @@ class Run(Settings):
             raise ValueError("labels.averaged_share is for adversarial training with averaging")
         if self.guard != "watch" and not self.check_epochs:
             raise ValueError("guard acts on readings: check_epochs must be 1 or more")
-        if self.keep == "best" and not (self.data.held_out and self.check_epochs):
-            raise ValueError(
-                "keep = best reads held-out images: data.held_out and check_epochs must be set"
-            )
         if self.keep == "best" and self.method == "undefended":
             raise ValueError("keep = best is of accuracies under attack: the method is undefended")
+        if self.keep == "best" and (self.data.held_out < 2 or not self.check_epochs):
+            raise ValueError(
+                "keep = best reads held-out images: data.held_out must be 2 or more, check_epochs "
+                "1 or more"
+            )
         if self.guard != "watch" and self.method == "undefended":
             raise ValueError("guard has nothing to act on: the method is undefended")
         return self
+
+    @property
+    def images_read(self) -> int:
+        """How many images a reading takes, if there are so many.
+
+        Weights are kept for what half of the held-out images say: the others can still judge them.
+        """
+        return min(self.data.held_out // 2, MOST_READ) if self.keep == "best" else GUARD_IMAGES
 
     def _mixable(self) -> None:
         """A mixed image has no one true class, and is not the same one in the next epoch."""

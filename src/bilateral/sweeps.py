@@ -11,6 +11,7 @@ from dataclasses import asdict, dataclass, replace
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 import torch
 
 from bilateral.config import Machine, Run, config_digest
@@ -25,8 +26,7 @@ from bilateral.results import Evaluation, wilson_interval
 from bilateral.runs import RunFolder
 from bilateral.runtime import commit, limit_threads, versions
 from bilateral.storage import write_json, writing_to
-from bilateral.training.guard import images_read
-from bilateral.training.preparation import training_part
+from bilateral.training.preparation import numbers_read, training_part
 from bilateral.training.progress import TrainingProgress
 from bilateral.training.trainer import train
 from bilateral.trials import NOT_STARTED, Planned, Trial, outcome, ranked, stored_trial
@@ -45,25 +45,34 @@ class Early(TrainingProgress):
     The others' are read from their logs: they may be under way in another process.
     """
 
-    def __init__(self, others: Sequence[RunFolder], images: int, quiet: bool) -> None:
-        super().__init__(quiet)
-        self.others, self.images = others, images
+    def __init__(self, folder: RunFolder, run: Run, others: Sequence[RunFolder]) -> None:
+        super().__init__(quiet=True)
+        self.folder, self.run, self.others = folder, run, others
 
     def epoch(self, record: dict[str, Any], epochs: int) -> None:
         """Compare with what the best of the others had at the same epoch."""
         super().epoch(record, epochs)
-        reading, number = record.get("check"), record["epoch"]
-        if reading is None or number < epochs // EARLY or number == epochs:
+        number = record["epoch"]
+        if "check" not in record or number < epochs // EARLY or number == epochs:
             return
         before = []
         for other in self.others:
             with suppress(UserError, LookupError):  # not that far, or a line that is half written
-                before.append(early_readings(other)[number])
-        if before and hopeless(reading["pgd10"], max(before), self.images):
+                before.append(self._standing(other, number))
+        own = self._standing(self.folder, number)
+        images = min(self.run.images_read, self.run.data.held_out)
+        if before and hopeless(own, max(before), images):
             raise Dropped(
-                f"dropped after epoch {number}: PGD-10 {100 * reading['pgd10']:.1f} % "
+                f"dropped after epoch {number}: PGD-10 {100 * own:.1f} % "
                 f"where another had {100 * max(before):.1f} %"
             )
+
+    def _standing(self, folder: RunFolder, epoch: int) -> float:
+        """A run's reading at an epoch, or the best until then where that is what runs keep."""
+        readings = early_readings(folder)
+        if self.run.keep == "last":
+            return readings[epoch]
+        return max(share for at, share in readings.items() if at <= epoch and epoch in readings)
 
 
 def early_readings(folder: RunFolder) -> dict[int, float]:
@@ -73,12 +82,14 @@ def early_readings(folder: RunFolder) -> dict[int, float]:
 
 
 def alike(one: Run, other: Run) -> bool:
-    """Whether early readings can be compared: attacked at one budget, as far on the way."""
-    return (
-        one.adversary.epsilon == other.adversary.epsilon
-        and (one.epochs, one.optimiser.schedule) == (other.epochs, other.optimiser.schedule)
-        and one.optimiser.milestones == other.optimiser.milestones
-    )
+    """Whether early readings can be compared: attacked at one budget, as far on the way, alike."""
+
+    def matters(run: Run) -> tuple[Any, ...]:
+        rate = run.optimiser
+        schedule = (run.epochs, rate.schedule, rate.milestones, rate.last_share)
+        return (run.adversary.epsilon, *schedule, run.keep, run.images_read)
+
+    return matters(one) == matters(other)
 
 
 def hopeless(robust: float, best: float, images: int) -> bool:
@@ -226,9 +237,7 @@ class Sweep:
             if name != trial.name and alike(other.run, run)
         ]
         try:
-            images = min(images_read(run), run.data.held_out)
-            progress = Early(others, images, quiet=True)
-            train(run, folder, split, self.device, progress, self.machine)
+            train(run, folder, split, self.device, Early(folder, run, others), self.machine)
         except (Dropped, TrainingError) as error:
             trial.status = str(error)
         trial.versions = self.versions
@@ -238,7 +247,7 @@ class Sweep:
             return
         _, held_out = training_part(split, run)
         assert held_out is not None
-        found, *further = self._judged(folder, held_out)
+        found, *further = self._judged(folder, run, held_out)
         trial.status = "done"
         trial.clean_accuracy, trial.images = found.clean_accuracy, found.images
         trial.robust_accuracy, trial.interval = (
@@ -247,11 +256,17 @@ class Sweep:
         )
         trial.also = {other.epsilon_text: other.worst_case_accuracy for other in further}
 
-    def _judged(self, folder: RunFolder, held_out: Split) -> list[Evaluation]:
-        """Attack the held-out images at every budget; also written beside the run."""
+    def _judged(self, folder: RunFolder, run: Run, held_out: Split) -> list[Evaluation]:
+        """Attack the held-out images at every budget; also written beside the run.
+
+        Those on which its weights were chosen are no judges.
+        """
         _, model = trained_model(folder, self.device)
         known = DeviceImages(held_out, self.device)
-        numbers = torch.arange(len(held_out.labels), device=self.device)
+        judges = np.arange(len(held_out.labels))
+        if run.keep == "best":
+            judges = np.setdiff1d(judges, numbers_read(held_out.labels, run))
+        numbers = torch.from_numpy(judges).to(self.device)
         images, labels = known.floats(numbers), known.labels[numbers]
         judging = self.judging
         found = [

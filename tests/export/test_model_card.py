@@ -281,8 +281,8 @@ def test_a_trained_runs_card(trained, exported):
     last = json.loads(trained.log.read_text().splitlines()[-1])
     (measured,) = json.loads(trained.evaluation.read_text())["entries"]
     training = section(card, "Training")
-    assert f"Loss in the last epoch: {last['loss']:.4f}" in training
-    assert "Device: cpu" in training and "Epochs: 1" in training
+    assert f"Loss in the last of them: {last['loss']:.4f}" in training
+    assert "Device: cpu" in training and "Epochs behind these weights: 1" in training
     for name in ("fgsm", "pgd5"):
         accuracy = 100 * measured["attacks"][name]["accuracy"]
         assert f"| digits | {name} | 40/255 L-inf | 20 | {accuracy:.1f} |" in card
@@ -407,4 +407,4 @@ def test_the_diagnosis_tells_its_apgd_and_its_doubts():
 def test_accuracies_in_training_are_written_as_everywhere():
     last = {"epoch": 3, "clean_accuracy": 0.872, "adversarial_accuracy": 0.725}
     said = section(card_of(robust_run(last_epoch=last)), "Training")
-    assert "in the last epoch: 87.2 %" in said and "adversarial ones: 72.5 %" in said
+    assert "in the last of them: 87.2 %" in said and "adversarial ones: 72.5 %" in said

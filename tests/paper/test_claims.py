@@ -263,6 +263,21 @@ def test_figures_of_one_title_are_of_one_model():
     finding = within({"t": [*apart, again]})
     assert finding.reading == "one: pgd 45, more 40 (wrn-28-10, 30 epochs)"
     assert finding.holds is False
+    both = Check((under(ONE, 60), under(Cell("t", "one", "more"), 60)))
+    assert both({"t": apart}).holds is None, "each comparison would find a model of its own"
+
+
+def test_a_claim_and_its_twin_under_autoattack_are_of_one_model():
+    """A model that has all of it is taken, also where a longer schedule has the claim's part."""
+    results = results_of_the_paper(STRONGEST)
+    title = "R-MC-LA+ (eps 4)"
+    whole = row_of(results, "budget", title)
+    longer = {**whole, "epochs": 999, "attacks": dict(whole["attacks"])}
+    del longer["attacks"][STRONGEST]
+    results["budget"].append(longer)
+    (found,) = (one for one in findings(results) if one.claim.name == "thousand-steps")
+    assert found.finding.holds and "999 epochs" not in found.finding.reading
+    assert found.under_autoattack.holds is not None
 
 
 def test_autoattack_is_never_set_beside_apgd():

@@ -10,11 +10,13 @@ from bilateral.cli import main
 from bilateral.config import Data
 from bilateral.data.datasets import load
 from bilateral.errors import Interrupted, UserError
+from bilateral.evaluation.robustness import evaluate
 from bilateral.paper.recipes import recipe_named
 from bilateral.runs import RunFolder
 from bilateral.runtime import StopRequest
 from bilateral.training.checkpoint import read_checkpoint, write_checkpoint
-from bilateral.training.guard import GUARD_IMAGES, MOST_IMAGES, Best, Reading, images_read
+from bilateral.training.guard import Best, Reading
+from bilateral.training.preparation import guard_images
 from bilateral.training.progress import TrainingProgress
 from bilateral.training.trainer import Trainer, train
 from bilateral.weights import read_weights
@@ -23,7 +25,7 @@ CPU = torch.device("cpu")
 QUIET = TrainingProgress(quiet=True)
 RUN = recipe_named("digits-r-mc-la").with_fields(
     epochs=4,
-    data=Data(name="digits", augment="none", images_per_class=26, held_out=100),
+    data=Data(name="digits", augment="none", images_per_class=30, held_out=200),
     check_epochs=1,
     keep="best",
     averaging=0.9,
@@ -112,7 +114,8 @@ class _StopAtEpoch(StopRequest):
     [
         {"weights": {"head.bias": torch.zeros(10)}, "robust": 1, "epoch": 1},
         {"weights": "none", "robust": 1, "epoch": 1},
-        {"weights": None, "robust": "many", "epoch": 1},
+        {"weights": {}, "robust": "many", "epoch": 1},
+        {"weights": torch.zeros(3), "robust": 1, "epoch": 1},
     ],
 )
 def test_weights_that_are_not_the_models_are_refused_at_once(digits, tmp_path, best):
@@ -137,28 +140,75 @@ def test_of_equals_the_later_and_never_a_worse_one():
     assert best.weights["bias"].tolist() == [3.0, 3.0]
 
 
-def test_all_held_out_images_are_read(digits, tmp_path):
-    assert len(Trainer(RUN, RunFolder(tmp_path), digits, CPU, QUIET)._guarded[1]) == 100
+@pytest.mark.parametrize(("held_out", "read"), [(100, 50), (700, 350)])
+def test_half_of_the_held_out_images_are_read(digits, tmp_path, held_out, read):
+    run = RUN.with_fields(data=Data(name="digits", augment="none", held_out=held_out))
+    assert len(Trainer(run, RunFolder(tmp_path), digits, CPU, QUIET)._guarded[1]) == read
+
+
+def test_and_a_thousand_at_the_most():
     many = RUN.with_fields(data=RUN.data.with_fields(held_out=5000))
-    assert images_read(many) == MOST_IMAGES
-    assert images_read(many.with_fields(keep="last")) == GUARD_IMAGES
+    assert many.images_read == 1000 and many.with_fields(keep="last").images_read == 250
 
 
 def test_what_it_needs():
-    with pytest.raises(ValidationError, match="and check_epochs must be set"):
+    with pytest.raises(ValidationError, match="check_epochs 1 or more"):
         RUN.with_fields(check_epochs=0)
-    with pytest.raises(ValidationError, match="and check_epochs must be set"):
-        RUN.with_fields(data=Data(name="digits"))
+    for few in (0, 1):
+        with pytest.raises(ValidationError, match="held_out must be 2 or more"):
+            RUN.with_fields(data=Data(name="digits", held_out=few))
     with pytest.raises(ValidationError, match="the method is undefended"):
-        RUN.with_fields(method="undefended")
+        RUN.with_fields(method="undefended", data=Data(name="digits"))
 
 
-def test_train_and_the_model_card_say_which_were_kept(tmp_path, capsys):
-    words = ["--epochs", "2", "--keep", "best", "--data.held-out", "100", "--check-epochs", "1"]
-    words += ["--out", str(tmp_path)]
-    assert main(["train", "digits-r-mc-la", *words]) == 0
-    assert "of 100 held-out images withstood PGD-10" in capsys.readouterr().err
+@pytest.mark.parametrize(("averaging", "weights"), [(None, "those"), (0.9, "averaged ones")])
+def test_which_were_kept_is_said(tmp_path, capsys, monkeypatch, averaging, weights):
+    passed_through(monkeypatch)
+    words = ["--epochs", "4", "--keep", "best", "--data.held-out", "200", "--check-epochs", "1"]
+    words += ["--averaging", str(averaging)] if averaging else []
+    assert main(["train", "digits-r-mc-la", *words, "--out", str(tmp_path)]) == 0
+    assert "kept: epoch 2, where 60 of 100 held-out images withstood" in capsys.readouterr().err
     folder = tmp_path / "digits-r-mc-la" / "seed0"
     assert main(["export", str(folder), "--quiet"]) == 0
     card = (folder / "export" / "MODEL_CARD.md").read_text()
-    assert "those of the epoch at which most held-out images withstood PGD-10" in card
+    kept = json.loads((folder / "log.jsonl").read_text().splitlines()[1])
+    said = f"{weights} of the epoch at which most of 100 held-out images withstood PGD-10"
+    assert f"Weights: {said}" in card and "Epochs behind these weights: 2" in card
+    assert f"Loss in the last of them: {kept['loss']:.4f}" in card
+    assert main(["report", str(folder), "--quiet"]) == 0
+    assert "seed0: the weights of epoch 2." in (folder / "report.html").read_text()
+
+
+def test_a_guard_that_goes_back_and_the_best_weights_go_together(digits, tmp_path, monkeypatch):
+    """After the collapse it goes on from the third epoch; the second stays the best."""
+    shares, run = [0.3, 0.6, 0.5, 0.0, 0.55], RUN.with_fields(epochs=5, guard="two-step")
+    seen = passed_through(monkeypatch, shares)
+    monkeypatch.setattr("bilateral.training.guard.RECOVERIES", 1)
+    folder = RunFolder(tmp_path / "seed0")
+    train(run, folder, digits, CPU, QUIET)
+    assert equal(weights_of(run, folder, digits), seen[1])
+    assert [line.count("back to epoch 3") for line in folder.guard_events()] == [2]
+
+
+def test_a_sweep_judges_on_the_other_half(tmp_path, monkeypatch, capsys):
+    (tmp_path / "kept.toml").write_text(
+        'recipe = "digits-r-mc-la"\nattacks = "fgsm"\nheld_out = 200\n'
+        '[fields]\nepochs = 2\ncheck_epochs = 1\nkeep = "best"\ndata.images_per_class = 40\n'
+    )
+    judged = []
+    monkeypatch.setattr(
+        "bilateral.sweeps.evaluate",
+        lambda model, images, *words: judged.append(images) or evaluate(model, images, *words),
+    )
+    read = []
+    monkeypatch.setattr(
+        "bilateral.training.trainer.guard_images",
+        lambda *words: read.append(guard_images(*words)) or read[-1],
+    )
+    monkeypatch.chdir(tmp_path)
+    assert main(["sweep", "kept.toml"]) == 0
+    assert "on 100 images held out of training" in capsys.readouterr().err
+    (images,), ((chosen, _, _),) = judged, read
+    assert len(images) == len(chosen) == 100
+    both = {image.numpy().tobytes() for image in (*images, *chosen)}
+    assert len(both) > 195, "digits that are alike, not the same ones"

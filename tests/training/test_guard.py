@@ -12,7 +12,7 @@ from bilateral.cli import main
 from bilateral.config import Adversary, Data, Labels
 from bilateral.data.batches import as_floats, channels_first
 from bilateral.data.datasets import load
-from bilateral.errors import Interrupted, UserError
+from bilateral.errors import Interrupted, TrainingError, UserError
 from bilateral.evaluation.robustness import robust_flags
 from bilateral.evaluation.target import trained_model
 from bilateral.method import perturb
@@ -22,7 +22,6 @@ from bilateral.randomness import image_keys
 from bilateral.runs import RunFolder
 from bilateral.runtime import StopRequest
 from bilateral.training.guard import (
-    GUARD_IMAGES,
     RECOVERIES,
     Reading,
     Recovery,
@@ -85,22 +84,23 @@ def test_it_goes_on_three_times_and_ends_at_the_fourth():
     steps, stopped = [], []
     for epoch in (3, 5, 7, 9):
         recovery.event = ""
-        adversary = recovery.act(reading(0.9, 0.0), epoch, epoch - 1, "two-step", adversary)
+        adversary, news = recovery.act(reading(0.9, 0.0), epoch, epoch - 1, "two-step", adversary)
         steps.append(adversary.steps)
         stopped.append(recovery.stopped)
     assert steps == [2, 4, 8, 8] and stopped == [False, False, False, True]
     told = "epoch 9 collapsed: FGSM leaves 90.0 %, PGD-10 0.0 %; back to epoch 8"
-    assert recovery.event == f"{told}, where training ends"
+    assert recovery.event == news == f"{told}, where training ends"
 
 
 def test_a_collapse_that_was_not_told_yet_is_told_with_the_next():
     recovery, adversary = Recovery(), Adversary(epsilon=8 / 255, step_size=8 / 255)
     for epoch in (3, 4):
-        adversary = recovery.act(reading(0.9, 0.0), epoch, 2, "shrink-step", adversary)
+        adversary, news = recovery.act(reading(0.9, 0.0), epoch, 2, "shrink-step", adversary)
     first, second = recovery.event.split(". ")
+    assert news == second, "what was said already is not said again"
     assert first.startswith("epoch 3 collapsed") and first.endswith("on with 1 x 4/255")
     assert second.startswith("epoch 4 collapsed") and second.endswith("on with 1 x 2/255")
-    assert Recovery().act(reading(0.9, 0.0), 3, 2, "stop", adversary) is adversary
+    assert Recovery().act(reading(0.9, 0.0), 3, 2, "stop", adversary)[0] is adversary
 
 
 class Grid(nn.Module):
@@ -301,11 +301,14 @@ def test_stopping_leaves_the_last_good_model(digits, trained, tmp_path):
 
 
 def test_it_does_not_go_back_for_ever(digits, tmp_path, monkeypatch):
-    monkeypatch.setattr(Reading, "collapsed", lambda self, best: True)
+    """The first epoch is good, every other reading a collapse."""
+    judged = iter([False])
+    monkeypatch.setattr(Reading, "collapsed", lambda self, best: next(judged, True))
     folder = RunFolder(tmp_path / "seed0")
     run = COLLAPSING.with_fields(guard="shrink-step", epochs=2)
     assert train(run, folder, digits, CPU, QUIET)
     checkpoint = torch.load(folder.checkpoint, weights_only=True)
+    assert checkpoint["step"] == 1437 // run.optimiser.batch_size
     assert checkpoint["recovery"]["count"] == RECOVERIES + 1 and checkpoint["recovery"]["stopped"]
     assert checkpoint["adversary"]["step_size"] == pytest.approx(0.3 / 2**RECOVERIES)
 
@@ -320,7 +323,8 @@ def test_a_leap_within_an_epoch_is_looked_into(digits, tmp_path, monkeypatch):
         Trainer, "read_guard", lambda self: (read_at.append(self.step), plain(self))[1]
     )
     run = COLLAPSING.with_fields(guard="stop", epochs=4, check_epochs=4)
-    train(run, RunFolder(tmp_path / "seed0"), digits, CPU, QUIET)
+    with pytest.raises(TrainingError, match="back to epoch 0"):
+        train(run, RunFolder(tmp_path / "seed0"), digits, CPU, QUIET)
     assert read_at == [(1437 // run.optimiser.batch_size) // 4]
 
 
@@ -349,10 +353,36 @@ def test_held_out_images_are_never_trained_on(digits, tmp_path):
     shown = [(255 * image).round().to(torch.uint8).numpy().tobytes() for image in images]
     assert not kept & set(shown)
     without = Trainer(COLLAPSING, RunFolder(tmp_path), digits, CPU, QUIET)
-    assert len(without._guarded[1]) == GUARD_IMAGES
+    assert len(without._guarded[1]) == 250
     everything = data.with_fields(held_out=1437)
     with pytest.raises(UserError, match=r"--data.held-out 1437: there are 1437 images"):
         Trainer(run.with_fields(data=everything), RunFolder(tmp_path), digits, CPU, QUIET)
+
+
+@pytest.mark.parametrize("check_epochs", [1, 2])
+def test_a_watched_collapse_is_told_once(digits, tmp_path, monkeypatch, check_epochs):
+    monkeypatch.setattr(Trainer, "read_guard", lambda trainer: reading(0.9, 0.0))
+    run = COLLAPSING.with_fields(
+        epochs=6, check_epochs=check_epochs, data=Data(name="digits", images_per_class=13)
+    )
+    folder = RunFolder(tmp_path / "seed0")
+    train(run, folder, digits, CPU, QUIET)
+    assert len(folder.guard_events()) == 1
+    collapsed = [one["epoch"] for one in records(folder) if one.get("guard", {}).get("collapsed")]
+    assert collapsed == list(range(check_epochs, 7, check_epochs))
+
+
+def test_untrained_weights_are_no_model(digits, tmp_path, monkeypatch):
+    """No reading before the collapse was good: there is nothing to go back to."""
+    monkeypatch.setattr(Trainer, "read_guard", lambda trainer: reading(0.9, 0.0))
+    run = COLLAPSING.with_fields(
+        epochs=2, guard="stop", data=Data(name="digits", images_per_class=13)
+    )
+    folder = RunFolder(tmp_path / "seed0")
+    for _ in range(2):
+        with pytest.raises(TrainingError, match="so there is no model to keep"):
+            train(run, folder, digits, CPU, QUIET)
+        assert not folder.weights.exists()
 
 
 def test_what_an_acting_guard_needs():

@@ -127,7 +127,7 @@ def command(words: Sequence[str]) -> None:
 
     place = choose_device(options.device)
     console = Console(stderr=True, quiet=options.quiet, highlight=False, soft_wrap=True)
-    counts = sorted({f"{planned.run.data.held_out:,}" for planned in runs.values()})
+    counts = sorted({f"{_judges(planned.run):,}" for planned in runs.values()})
     at = " and ".join(map(fraction_text, epsilons))
     judged = f"{plan.attacks} at {at} on {' or '.join(counts)} images"
     console.print(f"runs: {len(runs)}, judged by {judged} held out of training")
@@ -244,11 +244,13 @@ def _together(values: Sequence[_Value]) -> Values:
 
 def runs_of(plan: Plan) -> Iterator[tuple[str, Planned]]:
     """Every run of a sweep by its name."""
-    base = changed(recipe_named(plan.recipe), plan.fields)
+    # Beside the fields: one of them may be right with held-out images alone.
+    held_out = {"data.held_out": plan.held_out} if plan.held_out else {}
+    base = changed(recipe_named(plan.recipe), {**held_out, **plan.fields})
     if plan.recipe == own_pictures.NAME:
-        base = changed(own_pictures.for_folder(base)[0], plan.fields)
-    held_out = plan.held_out or base.data.held_out or _usual_part(base)
-    base = base.with_paths({"data.held_out": held_out})
+        base = changed(own_pictures.for_folder(base)[0], {**held_out, **plan.fields})
+    if not base.data.held_out:
+        base = base.with_paths({"data.held_out": _usual_part(base)})
     seen: set[str] = set()
     for values in product(*_axes(plan)):
         own = _together(values)
@@ -274,6 +276,11 @@ def _check(run: Run, name: str) -> None:
         raise UserError(
             f"{name}: data.held_out {run.data.held_out}: must be 1 or more, to judge by{upper}"
         )
+
+
+def _judges(run: Run) -> int:
+    """Held-out images on which a run's weights were not chosen."""
+    return run.data.held_out - (run.images_read if run.keep == "best" else 0)
 
 
 def _usual_part(run: Run) -> int:

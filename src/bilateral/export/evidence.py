@@ -87,11 +87,15 @@ def _versions(folder: RunFolder) -> dict[str, str]:
 
 
 def _last_epoch(folder: RunFolder) -> dict[str, Any]:
-    """The last epoch that made these weights: a guard that stops goes back before a collapse."""
+    """The last epoch that made these weights.
+
+    A guard that stops goes back before a collapse, and a run may keep those of an earlier one.
+    """
     try:
         records = folder.records()
     except (UserError, OSError):
         return {}
+    records = [one for one in records if one.get("kept")] or records
     return next((one for one in reversed(records) if not _discarded(one)), {})
 
 

@@ -182,8 +182,8 @@ def _architecture(subject: Subject, run: Run) -> str:
 def _weights(run: Run) -> str:
     """Which of those that training passed through."""
     if run.keep == "best":
-        kept = "averaged ones" if run.averaging else "those"
-        return f"{kept} of the epoch at which most held-out images withstood PGD-10"
+        kept, images = "averaged ones" if run.averaging else "those", f"{run.images_read:,}"
+        return f"{kept} of the epoch at which most of {images} held-out images withstood PGD-10"
     return "averaged" if run.averaging else "those of the last step"
 
 
@@ -196,10 +196,10 @@ def _training(evidence: Evidence) -> str:
         f"exported by bilateral {bilateral.__version__}",
     ]
     readings = {
-        "Epochs": ("epoch", "{:,}"),
-        "Training time (s)": ("seconds", "{:,.0f}"),
-        "Loss in the last epoch": ("loss", "{:.4f}"),
-        "Accuracy on clean training images in the last epoch": ("clean_accuracy", "{:.1f} %"),
+        "Epochs behind these weights": ("epoch", "{:,}"),
+        "Training time of these (s)": ("seconds", "{:,.0f}"),
+        "Loss in the last of them": ("loss", "{:.4f}"),
+        "Accuracy on clean training images in the last of them": ("clean_accuracy", "{:.1f} %"),
         "Accuracy on adversarial ones": ("adversarial_accuracy", "{:.1f} %"),
     }
     for title, (name, form) in readings.items():

@@ -20,6 +20,7 @@ from bilateral.paper.comparisons import (
     above,
     beats,
     near,
+    one_model_each,
     times_smaller,
     under,
 )
@@ -389,9 +390,10 @@ def findings(results: Results) -> list[Judgement]:
 
 
 def _judge(claim: Claim, by_model: Sequence[Results]) -> Judgement:
-    enough = (rows for rows in by_model if claim.check(rows).holds is not None)
-    rows = next(enough, {})
     strong = claim.under_autoattack
+    cells = claim.check.cells + (strong.cells if strong else [])
+    chosen = (one_model_each(rows, cells) for rows in by_model)
+    rows = next((rows for rows in chosen if claim.check(rows).holds is not None), {})
     return Judgement(claim, claim.check(rows), None if strong is None else strong(rows))
 
 
@@ -414,4 +416,6 @@ def claims_table(results: Results) -> Table:
 def _verdict(finding: Finding) -> str:
     if finding.holds is None:
         return "not measured"
-    return "true" if finding.holds else "false"
+    if not finding.holds:
+        return "false"
+    return f"true so far, {finding.missing} not measured" if finding.missing else "true"

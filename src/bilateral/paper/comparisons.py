@@ -1,8 +1,8 @@
 """Comparisons between measured cells, the parts of which claims are made; no torch."""
 
-from collections.abc import Callable, Collection, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
-from typing import Any, NamedTuple
+from typing import Any
 
 MeasuredRow = Mapping[str, Any]
 Results = Mapping[str, Sequence[MeasuredRow]]
@@ -29,6 +29,8 @@ class Finding:
 
     holds: bool | None
     reading: str
+    missing: int = 0
+    """Comparisons that were not measured, where a claim is judged by the others."""
 
 
 @dataclass(frozen=True)
@@ -43,25 +45,42 @@ class Cell:
     column: str
     unit: float = 100.0
 
+    def measured_row(self, results: Results) -> MeasuredRow | None:
+        """The row with this title, of which there is one (see `one_model_each`)."""
+        rows = (row for row in results.get(self.table, ()) if row.get("title") == self.row)
+        return next(rows, None)
 
-def measured_row(
-    results: Results, table: str, title: str, columns: Collection[str]
-) -> MeasuredRow | None:
-    """The row with this title that holds all these columns; of several the longest schedule."""
-    whole = [
-        row
-        for row in results.get(table, ())
-        if row.get("title") == title and all(cell_of(row, one) is not None for one in columns)
-    ]
-    return max(whole, key=lambda row: int(row["epochs"]), default=None)
+    def stands_in(self, row: MeasuredRow) -> bool:
+        """Whether a row holds such a figure; APGD's does for AutoAttack's."""
+        columns = (STRONGEST, STAND_IN) if self.column == STRONGEST else (self.column,)
+        return any(cell_of(row, column) is not None for column in columns)
+
+    def value(self, results: Results, column: str) -> float | None:
+        """What was measured, in points."""
+        row = self.measured_row(results)
+        value = None if row is None else cell_of(row, column)
+        return None if value is None else self.unit * value
 
 
-class Reading(NamedTuple):
-    """What a comparison found: its margin, the figures in words, the rows they stand in."""
+def one_model_each(results: Results, cells: Iterable[Cell]) -> Results:
+    """The rows that the cells name, one a title: figures of two models are no model's.
 
-    margin: float
-    words: str
-    rows: tuple[MeasuredRow, ...]
+    That is the row with most of the cells, and of equals the longest schedule.
+    """
+    needed: dict[tuple[str, str], set[Cell]] = {}
+    for cell in cells:
+        needed.setdefault((cell.table, cell.row), set()).add(cell)
+    found: dict[str, list[MeasuredRow]] = {}
+    for (table, title), wanted in needed.items():
+        rows = [row for row in results.get(table, ()) if row.get("title") == title]
+        if rows:
+            most = max(rows, key=lambda row: (_count(wanted, row), int(row["epochs"])))
+            found.setdefault(table, []).append(most)
+    return found
+
+
+def _count(cells: Iterable[Cell], row: MeasuredRow) -> int:
+    return sum(cell.stands_in(row) for cell in cells)
 
 
 @dataclass(frozen=True)
@@ -71,26 +90,15 @@ class Comparison:
     cells: tuple[Cell, ...]
     margin: Callable[..., float]
 
-    def read(self, results: Results) -> Reading | None:
-        """None where a cell was not measured; cells of one title are read from one row."""
+    def read(self, results: Results) -> tuple[float, str] | None:
+        """The margin and the figures in words; none where a cell was not measured."""
         for strongest in (STRONGEST, STAND_IN):
             columns = [strongest if c.column == STRONGEST else c.column for c in self.cells]
-            pairs = list(zip(self.cells, columns, strict=True))
-            needed: dict[tuple[str, str], list[str]] = {}
-            for cell, column in pairs:
-                needed.setdefault((cell.table, cell.row), []).append(column)
-            rows = {
-                place: measured_row(results, *place, wanted) for place, wanted in needed.items()
-            }
-            values = [
-                cell.unit * value
-                for cell, column in pairs
-                if (row := rows[cell.table, cell.row]) is not None
-                and (value := cell_of(row, column)) is not None
-            ]
-            if len(values) == len(pairs):
-                found = tuple(row for row in rows.values() if row is not None)
-                return Reading(self.margin(*values), self._words(columns, values), found)
+            pairs = zip(self.cells, columns, strict=True)
+            values = [cell.value(results, column) for cell, column in pairs]
+            known = [value for value in values if value is not None]
+            if len(known) == len(values):
+                return self.margin(*known), self._words(columns, known)
         return None
 
     def _words(self, columns: Sequence[str], values: Sequence[float]) -> str:
@@ -108,21 +116,28 @@ class Check:
     comparisons: tuple[Comparison, ...]
     partial: bool = False
 
+    @property
+    def cells(self) -> list[Cell]:
+        """All that are compared."""
+        return [cell for comparison in self.comparisons for cell in comparison.cells]
+
     def __call__(self, results: Results) -> Finding:
         """The finding, with the figures of the comparison that is nearest to failing."""
-        found = [comparison.read(results) for comparison in self.comparisons]
-        read = [reading for reading in found if reading is not None]
+        results = one_model_each(results, self.cells)
+        found = [(comparison, comparison.read(results)) for comparison in self.comparisons]
+        read = [(comparison, reading) for comparison, reading in found if reading is not None]
         if not read or (len(read) < len(found) and not self.partial):
             return Finding(None, "")
-        margin, words, _ = min(read, key=lambda reading: reading.margin)
+        margin, words = min((reading for _, reading in read), key=lambda reading: reading[0])
         if len(found) > 1:
-            good = sum(reading.margin > 0 for reading in read)
-            words = f"{good} of {len(read)} comparisons, the closest {words}"
-        rows = [row for reading in read for row in reading.rows]
-        models = sorted({str(row["model"]) for row in rows})
-        epochs = sorted({int(row["epochs"]) for row in rows})
+            good = sum(one > 0 for _, (one, _) in read)
+            which = "closest" if margin > 0 else "worst"
+            words = f"{good} of {len(read)} comparisons, the {which} {words}"
+        rows = [cell.measured_row(results) for comparison, _ in read for cell in comparison.cells]
+        models = sorted({str(row["model"]) for row in rows if row is not None})
+        epochs = sorted({int(row["epochs"]) for row in rows if row is not None})
         made = f"{', '.join(models)}, {' and '.join(map(str, epochs))} epochs"
-        return Finding(margin > 0, f"{words} ({made})")
+        return Finding(margin > 0, f"{words} ({made})", len(found) - len(read))
 
 
 def above(high: Cell, low: Cell, points: float = 0.0) -> Comparison:

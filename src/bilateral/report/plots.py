@@ -101,7 +101,8 @@ def accuracy_curves(files: RunFiles, salt: str) -> Drawing | None:
         + (where[_holds_out(files)] if path.startswith("check/") else "")
         for path in paths
     }
-    return _accuracies("Accuracy during training", files, named, f"{salt}-accuracy")
+    drawing = _accuracies("Accuracy during training", files, named, f"{salt}-accuracy")
+    return drawing and replace(drawing, caption=_kept(files))
 
 
 def guard_curves(files: RunFiles, salt: str) -> Drawing | None:
@@ -181,10 +182,19 @@ def _guarded(runs: Sequence[RunFiles]) -> str:
     """Which images the guard reads."""
     held_out = [run.name for run in runs if _holds_out(run)]
     if len(held_out) == len(runs):
-        return "On images held out of training."
-    if not held_out:
-        return "On fixed training images: no run held some out."
-    return f"On images held out of training in {', '.join(held_out)}; on training images in others."
+        said = "On images held out of training."
+    elif not held_out:
+        said = "On fixed training images: no run held some out."
+    else:
+        names = ", ".join(held_out)
+        said = f"On images held out of training in {names}; on training images in others."
+    return " ".join([said, *filter(None, map(_kept, runs))])
+
+
+def _kept(run: RunFiles) -> str:
+    """Which epoch's weights a run ended with, where it keeps those of its best reading."""
+    taken = [record for record in run.epochs if record.get("kept") is True]
+    return f"{run.name}: the weights of epoch {count(taken[-1].get('epoch'))}." if taken else ""
 
 
 def budget_curve(runs: Sequence[RunFiles], salt: str) -> Drawing | None:

@@ -4,7 +4,6 @@ The network's accuracy under one step stays or rises while that under PGD falls 
 al. 2020; the paper's FGSM and LL rows). Some fixed images tell the two apart within an epoch.
 """
 
-import copy
 from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any
@@ -18,15 +17,12 @@ from bilateral.attacks.perform import perform
 from bilateral.attacks.table import attack_named
 from bilateral.attacks.untouched import untouched
 from bilateral.budgets import fraction_text
-from bilateral.config import Adversary, Run
+from bilateral.config import GUARD_IMAGES, Adversary, Run
 from bilateral.method import perturb
 from bilateral.randomness import derive
 from bilateral.results import wilson_interval
 from bilateral.runtime import autocast, plain_cudnn
 
-GUARD_IMAGES = 250
-MOST_IMAGES = 1000
-"""Of those held out, where weights are chosen by their readings."""
 RECOVERIES = 3
 """How often the guard goes back before it stops for good."""
 LEAP = 0.1
@@ -90,17 +86,21 @@ class Best:
 
     @classmethod
     def stored(cls, state: Mapping[str, Any], model: nn.Module) -> "Best":
-        """From a checkpoint; raises what torch raises where the weights are not the model's."""
-        best = cls(state.get("weights"), int(state.get("robust", 0)), int(state.get("epoch", 0)))
-        if best.weights is not None:
-            copy.deepcopy(model).load_state_dict(best.weights)
-        return best
+        """From a checkpoint; refused where the weights are not the model's."""
+        weights, robust, epoch = (state.get(name) for name in ("weights", "robust", "epoch"))
+        if weights is None:
+            return cls()
+        own = model.state_dict()
+        if not (isinstance(robust, int) and isinstance(epoch, int)) or weights.keys() != own.keys():
+            raise ValueError("its best weights are not the model's")
+        # Cloned: what is read is mapped from a file that is written again.
+        return cls({name: own[name].clone().copy_(weights[name]) for name in own}, robust, epoch)
 
     def look(self, reading: Reading, epoch: int, model: nn.Module) -> bool:
         """Take the weights if no reading was better; whether they were taken."""
         if reading.robust < self.robust:
             return False
-        self.weights = {name: kept.clone() for name, kept in model.state_dict().items()}
+        self.weights = {name: tensor.clone() for name, tensor in model.state_dict().items()}
         self.robust, self.epoch = reading.robust, epoch
         return True
 
@@ -110,7 +110,8 @@ class Recovery:
     """What the guard has done to a run so far; part of its checkpoint.
 
     `good` is the state after the last epoch that had not collapsed, `best` the most images that
-    withstood PGD-10 at a reading, `event` what the next line of the log is to tell.
+    withstood PGD-10 at a reading, `event` what the next line of the log is to tell; `told` is set
+    once a run that is only watched has been called collapsed.
     """
 
     good: dict[str, Any] | None = None
@@ -118,6 +119,7 @@ class Recovery:
     count: int = 0
     event: str = ""
     stopped: bool = False
+    told: bool = False
 
     def collapsed(self, reading: Reading) -> bool:
         """Judge a reading by the best so far, and take it into account for the next."""
@@ -127,23 +129,21 @@ class Recovery:
 
     def act(
         self, reading: Reading, epoch: int, back: int, action: str, adversary: Adversary
-    ) -> Adversary:
-        """Decide to stop at epoch `back`, or to go on from there; with which training attack."""
-        untold = f"{self.event}. " if self.event else ""
-        self.event = f"{untold}{reading.describe(epoch)}; back to epoch {back}"
+    ) -> tuple[Adversary, str]:
+        """Decide to stop at epoch `back`, or to go on from there; with which training attack.
+
+        Returns that and what happened, in a line; the log's next line tells it too.
+        """
         self.count += 1
         self.stopped = action == "stop" or self.count > RECOVERIES
         if self.stopped:
-            self.event += ", where training ends"
-            return adversary
-        adversary = milder(adversary, action)
-        self.event += f", on with {adversary.steps} x {fraction_text(adversary.step_size)}"
-        return adversary
-
-
-def images_read(run: Run) -> int:
-    """How many images a reading takes, if there are so many."""
-    return min(run.data.held_out, MOST_IMAGES) if run.keep == "best" else GUARD_IMAGES
+            further = "where training ends"
+        else:
+            adversary = milder(adversary, action)
+            further = f"on with {adversary.steps} x {fraction_text(adversary.step_size)}"
+        news = f"{reading.describe(epoch)}; back to epoch {back}, {further}"
+        self.event = f"{self.event}. {news}" if self.event else news
+        return adversary, news
 
 
 def read(

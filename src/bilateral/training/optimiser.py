@@ -50,12 +50,12 @@ def learning_rate(settings: Optimiser, progress: float) -> float:
     """The rate at a point of the run, given as a fraction in [0, 1]."""
     if settings.schedule != "steps":
         peak = 0.2 if settings.schedule == "triangular" else 0.3
-        height = progress / peak if progress < peak else (1 - progress) / (1 - peak)
+        rising = progress < peak
+        height = progress / peak if rising else (1 - progress) / (1 - peak)
         if settings.schedule == "one-cycle":
             height = (1 - math.cos(math.pi * height)) / 2
-        if progress > peak:
-            height = settings.last_share + (1 - settings.last_share) * height
-        return settings.learning_rate * height
+        lowest = 0.0 if rising else settings.last_share
+        return settings.learning_rate * (lowest + (1 - lowest) * height)
     # A milestone counts as reached within rounding: 60 of 100 epochs is 0.6 exactly on paper only.
     passed = sum(progress >= milestone - 1e-9 for milestone in settings.milestones)
     return settings.learning_rate * settings.drop**passed

@@ -1,5 +1,6 @@
 """What a run needs before its first step, and what is refused before anything is written."""
 
+import numpy as np
 import torch
 from torch import Tensor, nn
 
@@ -15,10 +16,9 @@ from bilateral.labels import default_ratio
 from bilateral.models.probe import output_of
 from bilateral.processes import Processes
 from bilateral.randomness import image_keys, purpose_key
-from bilateral.training.guard import images_read
 
 AnyBatches = Batches | PhotographBatches
-_SUBSET, _HELD_OUT = 5, 9
+_SUBSET, _CHECK, _HELD_OUT = 5, 6, 9
 
 
 def check_labels(split: Split, name: str) -> None:
@@ -72,14 +72,19 @@ def first_batch_fits(model: nn.Module, batches: AnyBatches, run: Run, classes: i
         )
 
 
+def numbers_read(labels: np.ndarray, run: Run) -> np.ndarray:
+    """Which images the guard's readings are of, among those that it has."""
+    return balanced_subset(labels, run.images_read, purpose_key(run.seed, _CHECK))
+
+
 def guard_images(
-    batches: AnyBatches, split: Split, held_out: Split | None, run: Run, key: int
+    batches: AnyBatches, split: Split, held_out: Split | None, run: Run
 ) -> tuple[Tensor, Tensor, Tensor]:
     """The guard's images with labels and keys: held out where some are, else of training."""
     labels = (held_out or split).labels
     device = batches.labels.device
-    numbers = torch.from_numpy(balanced_subset(labels, images_read(run), key)).to(device)
-    keys = image_keys(key, numbers)
+    numbers = torch.from_numpy(numbers_read(labels, run)).to(device)
+    keys = image_keys(purpose_key(run.seed, _CHECK), numbers)
     if held_out is None:
         return batches.floats(numbers), batches.labels[numbers], keys
     truth = torch.from_numpy(labels).to(device)[numbers]
@@ -106,6 +111,16 @@ def remarks(run: Run, classes: int, images: int) -> list[str]:
     given = run.model_dump(exclude_defaults=True)
     if "trades_weight" in given and (run.method != "trades" or run.regulariser.kind != "none"):
         said.append("trades_weight does nothing: there is no divergence in this loss")
+    schedule = run.optimiser.schedule
+    unheeded = {"last_share"} if schedule == "steps" else {"milestones", "drop"}
+    said += [
+        f"optimiser.{name} does nothing: the schedule is {schedule}"
+        for name in sorted(unheeded & given.get("optimiser", {}).keys())
+    ]
+    if run.data.held_out and not run.check_epochs:
+        said.append("data.held_out: nothing reads these images, as check_epochs is 0")
+    if run.keep == "best" and run.check_epochs >= run.epochs:
+        said.append("keep = best has one reading to choose from: check_epochs is not below epochs")
     if "weight_perturbation_along" in given and not run.weight_perturbation:
         said.append("weight_perturbation_along does nothing: weight_perturbation is 0")
     return said

@@ -16,7 +16,7 @@ from torch import nn
 from bilateral.config import Adversary, Machine, Run
 from bilateral.data.batches import Batch
 from bilateral.data.datasets import Split
-from bilateral.errors import Interrupted, UserError
+from bilateral.errors import Interrupted, TrainingError, UserError
 from bilateral.models import build_model
 from bilateral.processes import Processes
 from bilateral.randomness import purpose_key
@@ -41,8 +41,6 @@ from bilateral.training.priors import priors_of
 from bilateral.training.progress import TrainingProgress
 from bilateral.training.tracking import require_tensorboard
 from bilateral.weights import read_weights, write_weights
-
-_CHECK = 6
 
 
 class Trainer:
@@ -90,8 +88,7 @@ class Trainer:
         self.priors = priors_of(split, run, device, self.processes)
         self.engine = self._engine(run.adversary)
         self.step = 0
-        key = purpose_key(run.seed, _CHECK)
-        self._guarded = guard_images(self.batches, split, held_out, run, key)
+        self._guarded = guard_images(self.batches, split, held_out, run)
         self.recovery, self.best = Recovery(), Best()
         self.logbook = Logbook(folder, progress, self.processes, run.epochs)
         self.first_step_seconds: float | None = None
@@ -286,9 +283,9 @@ class Trainer:
 
     def _tell_collapse(self, reading: Reading, record: dict[str, Any]) -> None:
         """Say once that a run which is only watched has collapsed."""
-        if not (self.logbook.last().get("guard") or {}).get("collapsed"):
+        if not self.recovery.told:
             event = f"{reading.describe(record['epoch'])}; guard = watch changes nothing"
-            self.recovery.event = event
+            self.recovery.event, self.recovery.told = event, True
             self.progress.note(event)
         record["guard"]["collapsed"] = True
 
@@ -297,10 +294,15 @@ class Trainer:
         recovery = self.recovery
         assert recovery.good is not None
         back = recovery.good["step"] // self.batches.steps
-        adversary = recovery.act(
+        adversary, news = recovery.act(
             reading, record["epoch"], back, self.run.guard, self.engine.run.adversary
         )
-        self.progress.note(recovery.event)
+        if recovery.stopped and not back:
+            raise TrainingError(
+                f"{news}: no earlier reading is good, so there is no model to keep "
+                "(--check-epochs 1 reads every epoch, --guard watch only tells of it)"
+            )
+        self.progress.note(news)
         if recovery.stopped:  # the line says why, and that its weights are not those that are kept
             record["guard"] |= {"collapsed": True, "discarded": True}
             self._log(record)
