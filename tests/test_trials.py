@@ -73,6 +73,12 @@ def test_what_a_choice_brings_is_told_by_pairs_of_one_seed():
     assert lines == [["wide", "-10.0", "-10.0 to -10.0", "0 of 1"]]
 
 
+def test_a_mean_of_nearly_nothing_has_no_sign_of_loss():
+    pair = [of("random", "one-hot", 0.5000), of("wide", "one-hot", 0.4996)]
+    _, lines = effects(pair, AXES, "start")
+    assert lines[0][1] == "+0.0"
+
+
 def test_a_trial_survives_json():
     trial = Trial("a", {"x": 1}, "done", 0.9, 0.3, early={3: 0.5}, chosen={"start": "wide"})
     found = stored_trial(json.loads(json.dumps(asdict(trial))))

@@ -247,6 +247,8 @@ def test_the_reading_shows_the_closest_comparison_and_what_was_trained():
         "2 of 2 comparisons, the closest pgd: one 50, other 48.1 (wrn-28-10, 30 and 100 epochs)"
     )
     assert Check((under(ONE, 60),))(results).reading == "pgd: one 50 (wrn-28-10, 100 epochs)"
+    failing = Check((above(OTHER, ONE), above(Cell("t", "third", "pgd"), ONE)))(results)
+    assert failing.reading.startswith("0 of 2 comparisons, the worst pgd: third 20, one 50")
 
 
 def test_of_several_schedules_the_longest_counts():
@@ -325,6 +327,15 @@ def test_table_of_claims():
     assert by_name["beats-madry-svhn"][1:] == ["not measured", "", "not measured"]
     assert by_name["gradients"][1] == "true" and by_name["gradients"][3] == "does not apply"
     assert {row[1] for row in claims_table({})[1]} == {"not measured"}
+
+
+def test_a_claim_that_is_measured_in_part_says_so():
+    """Madry-LA+ is the long half of the claim that R-MC-LA beats it; without it no more is known."""
+    results = results_of_the_paper()
+    results["cifar10"] = [one for one in results["cifar10"] if one["title"] != "Madry-LA+"]
+    lines = {line[0]: line[1] for line in claims_table(results)[1]}
+    assert lines[CLAIMS["one-step-is-enough"].text] == "true so far, 1 not measured"
+    assert lines[CLAIMS["beats-madry"].text] == "true"
 
 
 def test_rows_of_before_titles_are_passed_over():
