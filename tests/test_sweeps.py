@@ -290,6 +290,20 @@ def test_bad_files_are_one_line(text, message, tmp_path, capsys):
     assert main(["sweep", str(tmp_path / "none.toml")]) == 2
 
 
+def test_a_plan_lists_the_runs_and_does_nothing(tmp_path, capsys, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    (tmp_path / "small.toml").write_text(SMALL)
+    assert main(["sweep", "small.toml", "--plan"]) == 0
+    assert capsys.readouterr().out.splitlines() == [
+        "target-none/seed0: 3 epochs, adversary.target none",
+        "target-least-likely/seed0: 3 epochs, adversary.target least-likely",
+    ]
+    assert main(["sweep", "small.toml", "--plan", "--json"]) == 0
+    names = ["target-none/seed0", "target-least-likely/seed0"]
+    assert json.loads(capsys.readouterr().out) == names
+    assert [path.name for path in tmp_path.iterdir()] == ["small.toml"]
+
+
 def record(epoch, pgd10):
     check = {"clean": 0.9, "fgsm": 0.6, "pgd10": pgd10}
     return {"epoch": epoch, "step": 1, "loss": 1.0, "images_per_second": 1.0, "check": check}

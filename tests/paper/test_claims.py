@@ -330,7 +330,7 @@ def test_table_of_claims():
 
 
 def test_a_claim_that_is_measured_in_part_says_so():
-    """Madry-LA+ is the long half of the claim that R-MC-LA beats it; without it no more is known."""
+    """Madry-LA+ is the long half of the claim; without it no more is known than the short one."""
     results = results_of_the_paper()
     results["cifar10"] = [one for one in results["cifar10"] if one["title"] != "Madry-LA+"]
     lines = {line[0]: line[1] for line in claims_table(results)[1]}

@@ -117,7 +117,7 @@ def command(words: Sequence[str]) -> None:
         if options.json:
             print_json(list(runs))
         else:
-            print("\n".join(runs))
+            print("\n".join(_listed(name, planned) for name, planned in runs.items()))
         return
     from rich.console import Console
 
@@ -276,6 +276,12 @@ def _check(run: Run, name: str) -> None:
         raise UserError(
             f"{name}: data.held_out {run.data.held_out}: must be 1 or more, to judge by{upper}"
         )
+
+
+def _listed(name: str, planned: Planned) -> str:
+    """A run with its length and what is its own."""
+    own = [f"{path} {value}" for path, value in planned.fields.items() if path != "epochs"]
+    return ", ".join([f"{name}: {planned.run.epochs} epochs", *own])
 
 
 def _judges(run: Run) -> int:
