@@ -68,6 +68,27 @@ def test_the_squared_distance_written_out():
     torch.testing.assert_close(found, 5 * expected.mean())
 
 
+def test_logits_are_compared_as_they_are():
+    """NuAT's: before the softmax."""
+    one, other = predictions(scale=5.0)
+    settings = Regulariser(kind="nuclear", weight=3.0, of="logits")
+    expected = 3 * torch.linalg.svdvals(one - other).sum() / len(one)
+    torch.testing.assert_close(regularisation(one, other, settings), expected, rtol=5e-3, atol=0)
+    squared = regularisation(one, other, settings.with_fields(kind="squared"))
+    torch.testing.assert_close(squared, 3 * (one - other).pow(2).sum(1).mean())
+
+
+@pytest.mark.parametrize("kind", ["squared", "nuclear"])
+def test_a_weight_that_rises_is_a_share_of_itself(kind):
+    one, other = predictions()
+    whole = regularisation(one, other, Regulariser(kind=kind))
+    rising = Regulariser(kind=kind, rising=True)
+    for share in (0.0, 0.25, 1.0):
+        found = regularisation(one, other, rising, torch.tensor(share))
+        torch.testing.assert_close(found, share * whole)
+    assert torch.equal(regularisation(one, other, Regulariser(kind=kind), 0.25), whole)
+
+
 @pytest.mark.parametrize("shape", [(128, 10), (128, 100), (16, 2), (4, 10)])
 def test_low_precision_around_it_does_not_reach_it(shape):
     """A training step runs under autocast; an inverse square root in bfloat16 is nonsense."""

@@ -228,6 +228,12 @@ class Regulariser(Settings):
         "none", description="distance of the two: squared (GAT), or nuclear over a batch (NuAT)"
     )
     weight: Annotated[float, Field(gt=0)] = Field(10.0, description="its weight in the loss")
+    of: Literal["probabilities", "logits"] = Field(
+        "probabilities", description="what is compared: probabilities (GAT), or logits (NuAT)"
+    )
+    rising: bool = Field(
+        False, description="the weight grows evenly from nothing over the run (NuAT)"
+    )
 
 
 class Run(Settings):

@@ -14,12 +14,21 @@ from bilateral.config import Regulariser
 _ITERATIONS, _RIDGE = 20, 1e-6
 
 
-def regularisation(logits: Tensor, reference: Tensor, settings: Regulariser) -> Tensor:
-    """The weighted distance of the predictions, a mean over the batch."""
-    apart = F.softmax(logits.float(), 1) - F.softmax(reference.float(), 1)
+def regularisation(
+    logits: Tensor, reference: Tensor, settings: Regulariser, risen: Tensor | float = 1.0
+) -> Tensor:
+    """The weighted distance of the predictions, a mean over the batch.
+
+    `risen` is the share that a weight which rises over the run has reached.
+    """
+    one, other = logits.float(), reference.float()
+    if settings.of == "probabilities":
+        one, other = F.softmax(one, 1), F.softmax(other, 1)
+    apart = one - other
+    weight = settings.weight * risen if settings.rising else settings.weight
     if settings.kind == "squared":
-        return settings.weight * apart.pow(2).sum(1).mean()
-    return settings.weight * nuclear_norm(apart) / len(logits)
+        return weight * apart.pow(2).sum(1).mean()
+    return weight * nuclear_norm(apart) / len(logits)
 
 
 def nuclear_norm(matrix: Tensor) -> Tensor:

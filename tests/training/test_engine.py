@@ -95,6 +95,7 @@ compiling = pytest.mark.filterwarnings("ignore::DeprecationWarning:torch", "igno
 MOMENTUM = {"weight_perturbation": 0.01, "weight_perturbation_along": "momentum"}
 MIXED = {"data.cutmix": 0.5, "adversary.target": "none", "labels.rule": "one-hot"}
 NUAT = {"method": "trades", "regulariser.kind": "nuclear", "regulariser.weight": 1.0}
+NUAT |= {"regulariser.of": "logits", "regulariser.rising": True}
 VARIANTS = [
     {},
     {"labels.averaged_share": 0.5},
@@ -373,6 +374,27 @@ def test_speed_features_are_for_a_gpu_unless_asked_for(monkeypatch):
     )
     assert not Speed.on(Machine(), gpu, Processes(0, 2)).graphs
     assert not Speed.on(Machine(fused="off"), gpu, Processes()).graphs
+
+
+@pytest.mark.parametrize("method", ["trades", "adversarial"])
+def test_a_rising_weight_begins_with_nothing(split, tmp_path, method):
+    """The second of 24 steps has a twenty-fourth of it; both distances there are of one model."""
+    fields = {"kind": "squared", "weight": 1.0, "rising": True}
+    run = TINY.with_fields(method=method, regulariser=fields)
+    heavier = run.with_fields(regulariser={**fields, "weight": 25.0})
+    flat = run.with_fields(regulariser={**fields, "rising": False, "weight": 1 / 24})
+    ways = [losses(split, each, PLAIN, tmp_path, steps=2)[0] for each in (run, heavier)]
+    assert ways[0][0] == ways[1][0] and ways[0][1] < ways[1][1]
+    none = run.with_fields(regulariser={"kind": "none"}, trades_weight=1e-9)
+    assert losses(split, none, PLAIN, tmp_path, steps=1)[0][0] == pytest.approx(ways[0][0])
+    trainer = Trainer(run, RunFolder(tmp_path / "risen"), split, CPU, QUIET, PLAIN)
+    other = Trainer(flat, RunFolder(tmp_path / "flat"), split, CPU, QUIET, PLAIN)
+    batch = next(trainer.batches.epoch(0))
+    for each in (trainer, other):
+        each.step = 1
+        each.take(batch, 0)
+    assert trainer.total_steps == 24
+    torch.testing.assert_close(trainer.engine.totals[0], other.engine.totals[0])
 
 
 @pytest.mark.parametrize(

@@ -166,6 +166,7 @@ def test_seeds_differ_and_repeat(digits, tmp_path):
         ({"optimiser.drop": 0.2, "optimiser.schedule": "one-cycle"}, "drop does nothing"),
         ({"data.held_out": 10, "check_epochs": 0}, "data.held_out: nothing reads these images"),
         ({"data.held_out": 10, "keep": "best"}, "keep = best has one reading to choose from"),
+        ({"regulariser.rising": True}, "regulariser.rising does nothing: there is none"),
         ({"labels.top_k": 9}, ""),
         ({"labels.rule": "one-hot", "labels.top_k": 20, "labels.ratio": 3}, ""),
     ],

@@ -104,6 +104,7 @@ class Engine:
         self.clear()
         self._numbers = torch.zeros(5, dtype=torch.int64, device=device)
         self._rate = torch.zeros((), device=device)
+        self._progress = torch.zeros((), device=device)
         self._pull = torch.zeros((), device=device)
         self._graph: torch.cuda.CUDAGraph | None = None
         self._batch: Batch | None = None
@@ -144,13 +145,22 @@ class Engine:
         if self.processes.first:
             self.totals[:_BAD_STEP] = torch.tensor(sums, dtype=self.totals.dtype)
 
-    def take(self, batch: Batch, epoch: int, step_in_epoch: int, step: int, rate: float) -> None:
-        """One step of the run, counted from 1 by `step`."""
+    def take(
+        self,
+        batch: Batch,
+        epoch: int,
+        step_in_epoch: int,
+        step: int,
+        rate: float,
+        progress: float = 1.0,
+    ) -> None:
+        """One step of the run, counted from 1 by `step`; `progress` of the run is over by then."""
         seed = self.run.seed
         keys = augmentation_keys(seed, epoch, step_in_epoch)
         numbers = torch.tensor([*keys, purpose_key(seed, _NOISE, epoch), step])
         self._numbers.copy_(numbers, non_blocking=True)
         self._set_rate(rate)
+        self._progress.fill_(progress)
         if self.averaged:
             self._pull.fill_(self.averaged.pull(step))
         # A model with dropout draws from torch's generator: seeded by the step, it goes on exactly.
@@ -242,7 +252,7 @@ class Engine:
         self, perturbed: Perturbed | None, images: Tensor, labels: Tensor
     ) -> StepLoss:
         with autocast(self.device, self.bfloat16):
-            result = step_loss(self._update, perturbed, images, labels, self.run)
+            result = step_loss(self._update, perturbed, images, labels, self.run, self._progress)
         torch.autograd.backward(result.loss / self.accumulate)
         return result
 

@@ -121,6 +121,9 @@ def remarks(run: Run, classes: int, images: int) -> list[str]:
         said.append("data.held_out: nothing reads these images, as check_epochs is 0")
     if run.keep == "best" and run.check_epochs >= run.epochs:
         said.append("keep = best has one reading to choose from: check_epochs is not below epochs")
+    if run.regulariser.kind == "none":
+        unheeded = given.get("regulariser", {}).keys()
+        said += [f"regulariser.{name} does nothing: there is none" for name in sorted(unheeded)]
     if "weight_perturbation_along" in given and not run.weight_perturbation:
         said.append("weight_perturbation_along does nothing: weight_perturbation is 0")
     return said

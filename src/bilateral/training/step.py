@@ -68,9 +68,17 @@ def reads_clean(run: Run) -> bool:
 
 
 def step_loss(
-    model: nn.Module, perturbed: Perturbed | None, images: Tensor, labels: Tensor, run: Run
+    model: nn.Module,
+    perturbed: Perturbed | None,
+    images: Tensor,
+    labels: Tensor,
+    run: Run,
+    progress: Tensor | float = 1.0,
 ) -> StepLoss:
-    """The loss of a batch by the run's method; weight gradients come from this loss alone."""
+    """The loss of a batch by the run's method; weight gradients come from this loss alone.
+
+    `progress` is how much of the run is over.
+    """
     if perturbed is None:
         logits = model(images).float()
         loss = soft_cross_entropy(logits, soft_labels(logits, labels, run.labels))
@@ -79,13 +87,14 @@ def step_loss(
     if run.method == "trades":
         # Two forwards, as TRADES does: batch norm sees clean and adversarial images apart.
         clean_logits, logits = model(images).float(), model(adversarial).float()
-        loss = soft_cross_entropy(clean_logits, soft) + _apart(logits, clean_logits, run)
+        loss = soft_cross_entropy(clean_logits, soft)
+        loss = loss + _apart(logits, clean_logits, run, progress)
         return StepLoss(loss, _correct(clean_logits, labels), _correct(logits, labels))
     logits = model(adversarial).float()
     loss = soft_cross_entropy(logits, soft)
     if regularised(run):
         assert reference is not None
-        loss = loss + regularisation(logits, reference, run.regulariser)
+        loss = loss + regularisation(logits, reference, run.regulariser, progress)
     clean_correct = None
     if reference is not None and reads_clean(run):
         clean_correct = _correct(reference, labels)
@@ -97,10 +106,10 @@ def climbs(run: Run) -> bool:
     return bool(run.weight_perturbation) and run.weight_perturbation_along == "gradient"
 
 
-def _apart(logits: Tensor, clean_logits: Tensor, run: Run) -> Tensor:
+def _apart(logits: Tensor, clean_logits: Tensor, run: Run, progress: Tensor | float) -> Tensor:
     """How far the two predictions are from each other; both sides learn, so none is detached."""
     if run.regulariser.kind != "none":
-        return regularisation(logits, clean_logits, run.regulariser)
+        return regularisation(logits, clean_logits, run.regulariser, progress)
     clean, adversarial = F.softmax(clean_logits, 1), F.log_softmax(logits, 1)
     return run.trades_weight * F.kl_div(adversarial, clean, reduction="batchmean")
 

@@ -196,10 +196,12 @@ class Trainer:
 
     def take(self, batch: Batch, epoch: int) -> None:
         """One step on a batch of an epoch."""
-        rate = learning_rate(self.run.optimiser, self.step / self.total_steps)
+        progress = self.step / self.total_steps
+        rate = learning_rate(self.run.optimiser, progress)
         started = time.monotonic() if self.first_step_seconds is None else None
         self.step += 1
-        self.engine.take(batch, epoch, (self.step - 1) % self.batches.steps, self.step, rate)
+        step_in_epoch = (self.step - 1) % self.batches.steps
+        self.engine.take(batch, epoch, step_in_epoch, self.step, rate, progress)
         if started is not None:
             synchronise(self.device)
             self.first_step_seconds = time.monotonic() - started
