@@ -14,7 +14,7 @@ SOURCE = Path(__file__).parents[1] / "src" / "bilateral"
 # A module may import from its own layer and from lower ones.
 LAYERS = [
     ["errors", "complaints", "signals", "budgets"],
-    ["config", "results", "tables", "trials", "randomness", "arguments"],
+    ["config", "machine", "results", "tables", "trials", "randomness", "arguments"],
     ["locks", "storage", "reading", "arrays"],
     ["models", "data", "runtime", "processes", "jobs", "runs", "weights"],
     ["attacks", "labels", "regularisers"],
@@ -30,7 +30,7 @@ LEVEL = {name: level for level, names in enumerate(LAYERS) for name in names}
 TORCH_FREE = ["cli", "errors", "complaints", "budgets", "config", "results", "tables", "trials"]
 TORCH_FREE += ["arguments", "runs", "signals", "locks", "storage", "reading", "arrays"]
 TORCH_FREE += ["attacks.table", "paper.recipes", "paper.claims", "paper.pages", "models"]
-TORCH_FREE += ["paper.studies"]
+TORCH_FREE += ["paper.studies", "paper.judging", "machine"]
 TORCH_FREE += ["data.datasets"]
 TORCH_FREE += [f"commands.{name}" for name in COMMANDS]
 

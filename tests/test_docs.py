@@ -25,8 +25,9 @@ import bilateral
 from bilateral.attacks.table import attack_names
 from bilateral.cli import COMMANDS, main
 from bilateral.commands.sweep import read_plan, runs_of
-from bilateral.config import Machine, Run
+from bilateral.config import Run
 from bilateral.evaluation.checks import CHECKS
+from bilateral.machine import Machine
 from bilateral.paper.pages import (
     IN_BRIEF,
     brief,

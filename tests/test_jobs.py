@@ -8,9 +8,9 @@ import time
 import pytest
 
 from bilateral import jobs
-from bilateral.config import Machine
 from bilateral.errors import Interrupted, TrainingError, UserError
 from bilateral.jobs import machine_words, run_together
+from bilateral.machine import Machine
 
 
 def test_machine_settings_travel_as_options():

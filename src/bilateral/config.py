@@ -22,7 +22,6 @@ Side = Annotated[int, Field(ge=1, le=LARGEST_SIDE)]
 """Pixels of a side of an image."""
 GUARD_IMAGES, MOST_READ = 250, 1000
 """What a reading takes, and what it takes at the most where weights are kept for it."""
-Switch = Literal["auto", "on", "off"]
 Target = Literal["none", "most-confusing", "least-likely", "random", "nearest"]
 
 
@@ -341,31 +340,6 @@ class Run(Settings):
             raise ValueError("data.cutmix is for untargeted attacks on a label's distribution")
         if adversary.prior_start:
             raise ValueError("data.cutmix: adversary.prior_start knows whole images alone")
-
-
-class Machine(Settings):
-    """How a run uses the machine: it decides speed and memory, not what is learnt.
-
-    So it is no part of a `Run`: a run may go on with other settings, on another machine.
-    """
-
-    compile: Switch = Field(
-        "auto", description="torch.compile for the attack and the update; auto: on a GPU"
-    )
-    graphs: Switch = Field(
-        "auto", description="replay a whole step as one CUDA graph; auto: with a single GPU"
-    )
-    channels_last: Switch = Field(
-        "auto", description="the memory format of convolutions; auto: on a GPU"
-    )
-    fused: Switch = Field("auto", description="the fused optimiser; auto: on a GPU")
-    accumulate: Positive = Field(
-        1, description="parts in which a step's batch is computed, for less memory"
-    )
-    workers: Annotated[int, Field(ge=0)] | None = Field(
-        None, description="processes that decode photographs; none: one a core"
-    )
-    tensorboard: bool = Field(False, description="also write TensorBoard events to the run folder")
 
 
 def first_complaint(error: ValidationError) -> str:

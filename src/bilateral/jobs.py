@@ -11,8 +11,8 @@ import time
 from collections.abc import Callable, Mapping, Sequence
 from typing import IO
 
-from bilateral.config import Machine
 from bilateral.errors import Interrupted, TrainingError, UserError
+from bilateral.machine import Machine
 from bilateral.runtime import StopRequest
 from bilateral.signals import PARENT
 

@@ -14,13 +14,14 @@ from typing import Any
 import numpy as np
 import torch
 
-from bilateral.config import Machine, Run, config_digest
+from bilateral.config import Run, config_digest
 from bilateral.data.datasets import Split, load_training
 from bilateral.data.device_images import DeviceImages
 from bilateral.errors import TrainingError, UserError
 from bilateral.evaluation.robustness import evaluate
 from bilateral.evaluation.target import trained_model
 from bilateral.jobs import run_together
+from bilateral.machine import Machine
 from bilateral.reading import read_json
 from bilateral.results import Evaluation, wilson_interval
 from bilateral.runs import RunFolder

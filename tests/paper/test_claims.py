@@ -4,8 +4,9 @@ import copy
 
 import pytest
 
-from bilateral.paper.claims import CLAIMS, claims_table, findings
+from bilateral.paper.claims import CLAIMS
 from bilateral.paper.comparisons import STRONGEST, Cell, Check, above, near, times_smaller, under
+from bilateral.paper.judging import claims_table, findings
 from bilateral.paper.recipes import recipe_named
 from bilateral.paper.tables import TABLES, Attack, Clean, Gradient
 

@@ -8,7 +8,8 @@ import time
 import pytest
 import torch
 
-from bilateral.config import Adversary, Labels, Machine, Run
+from bilateral.config import Adversary, Labels, Run
+from bilateral.machine import Machine
 from bilateral.paper.recipes import recipe_named
 from bilateral.tables import bench_train_table
 from bilateral.training import bench as bench_module

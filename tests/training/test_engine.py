@@ -6,11 +6,12 @@ import numpy as np
 import pytest
 import torch
 
-from bilateral.config import Adversary, Data, Labels, Machine
+from bilateral.config import Adversary, Data, Labels
 from bilateral.data.batches import augment, augmentation_keys
 from bilateral.data.datasets import Split
 from bilateral.data.mixing import cut_and_mix
 from bilateral.errors import TrainingError, UserError
+from bilateral.machine import Machine
 from bilateral.paper.recipes import recipe_named
 from bilateral.processes import Processes
 from bilateral.randomness import image_keys, purpose_key, uniform

@@ -9,10 +9,11 @@ from pydantic import ValidationError
 
 import bilateral
 from bilateral.attacks.ball import random_start
-from bilateral.config import Adversary, Data, Labels, Machine, Optimiser, Run
+from bilateral.config import Adversary, Data, Labels, Optimiser, Run
 from bilateral.data.batches import augmentation_keys, moves
 from bilateral.data.datasets import Split
 from bilateral.errors import Interrupted, UserError
+from bilateral.machine import Machine
 from bilateral.paper.recipes import recipe_named
 from bilateral.processes import Processes
 from bilateral.randomness import image_keys, purpose_key

@@ -146,7 +146,8 @@ def test_statistics_of_both_passes_are_those_of_all_processes(tmp_path):
 
 STATISTICS = """
 import torch
-from bilateral.config import Adversary, Labels, Machine, Run
+from bilateral.config import Adversary, Labels, Run
+from bilateral.machine import Machine
 from bilateral.data.batches import Batch
 from bilateral.processes import joined
 from bilateral.training.engine import Engine, Speed

@@ -6,9 +6,9 @@ import sys
 import pytest
 import torch
 
-from bilateral.config import Machine
 from bilateral.data.datasets import load
 from bilateral.errors import UserError
+from bilateral.machine import Machine
 from bilateral.paper.recipes import recipe_named
 from bilateral.runs import RunFolder
 from bilateral.training.progress import TrainingProgress

@@ -5,9 +5,10 @@ import torch
 from torch import nn
 from torch.nn import functional as F
 
-from bilateral.config import Data, Machine
+from bilateral.config import Data
 from bilateral.data.datasets import load
 from bilateral.errors import UserError
+from bilateral.machine import Machine
 from bilateral.paper.recipes import recipe_named
 from bilateral.runs import RunFolder
 from bilateral.training.progress import TrainingProgress

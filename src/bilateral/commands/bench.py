@@ -11,8 +11,9 @@ from bilateral.attacks.table import ENSEMBLES, attack_names
 from bilateral.commands.printing import print_json
 from bilateral.commands.targets import guarded, print_warning
 from bilateral.commands.train import default_run, with_consequences
-from bilateral.config import Machine, Run, Settings
+from bilateral.config import Run, Settings
 from bilateral.errors import UserError, unknown
+from bilateral.machine import Machine
 from bilateral.models import model_entry
 from bilateral.tables import Format, bench_table, bench_train_table, render
 

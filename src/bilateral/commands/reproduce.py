@@ -11,8 +11,8 @@ import tyro
 
 from bilateral.arguments import parse
 from bilateral.commands.printing import print_json
-from bilateral.config import Machine
 from bilateral.errors import UserError, unknown
+from bilateral.machine import Machine
 from bilateral.models import model_entry
 from bilateral.paper.plan import Choices, all_runs, shared_runs
 from bilateral.paper.tables import TABLES, PaperTable, Row, table_named

@@ -11,8 +11,9 @@ from pydantic import Field
 
 from bilateral.arguments import parse, wants_help
 from bilateral.commands.printing import is_first_process, print_json
-from bilateral.config import Machine, Run, Settings, run_from_json
+from bilateral.config import Run, Settings, run_from_json
 from bilateral.errors import UserError
+from bilateral.machine import Machine
 from bilateral.paper import own_pictures
 from bilateral.paper.recipes import RECIPES, recipe_named
 from bilateral.reading import json_bytes

@@ -9,7 +9,7 @@ from pydantic import BaseModel, TypeAdapter, ValidationError
 
 from bilateral.config import first_complaint
 from bilateral.errors import UserError
-from bilateral.paper.claims import claims_table
+from bilateral.paper.judging import claims_table
 from bilateral.paper.plan import Choices
 from bilateral.paper.rendering import origins
 from bilateral.paper.side_by_side import interval_of, side_by_side

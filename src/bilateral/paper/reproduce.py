@@ -13,7 +13,7 @@ import torch
 
 import bilateral
 from bilateral.budgets import fraction_text
-from bilateral.config import Machine, Run, config_digest
+from bilateral.config import Run, config_digest
 from bilateral.data.datasets import load_training
 from bilateral.data.device_images import DeviceImages
 from bilateral.data.subsets import balanced_subset, chosen_images
@@ -25,6 +25,7 @@ from bilateral.evaluation.subject import Subject
 from bilateral.evaluation.target import Target, find_target
 from bilateral.evaluation.transfer import transfer_between
 from bilateral.labels import soft_labels
+from bilateral.machine import Machine
 from bilateral.paper.figures import LabelExample, curve_figure, label_chart
 from bilateral.paper.pages import read_rows
 from bilateral.paper.plan import (

@@ -5,8 +5,9 @@ from collections.abc import Callable, Iterable, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
-from bilateral.config import Machine, Run
+from bilateral.config import Run
 from bilateral.jobs import machine_words, run_together
+from bilateral.machine import Machine
 from bilateral.storage import temporary_folder
 
 Words = Sequence[str]

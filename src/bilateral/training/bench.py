@@ -10,9 +10,10 @@ import torch
 from torch import nn
 from torch.utils.flop_counter import FlopCounterMode
 
-from bilateral.config import Machine, Run
+from bilateral.config import Run
 from bilateral.data.batches import Batch
 from bilateral.data.datasets import Split, entry_named, load_training
+from bilateral.machine import Machine
 from bilateral.models import build_model
 from bilateral.runs import RunFolder
 from bilateral.runtime import synchronise, versions

@@ -13,10 +13,11 @@ from torch import Tensor, nn
 from torch.nn.parallel import DistributedDataParallel
 from torch.utils._triton import has_triton
 
-from bilateral.config import Machine, Run, Switch
+from bilateral.config import Run
 from bilateral.data.batches import Batch, augment, augmentation_keys, moves
 from bilateral.data.mixing import cut_and_mix
 from bilateral.errors import UserError
+from bilateral.machine import Machine, Switch
 from bilateral.processes import Processes
 from bilateral.randomness import image_keys, purpose_key
 from bilateral.runtime import autocast, compiled

@@ -4,7 +4,7 @@ import numpy as np
 import torch
 from torch import Tensor, nn
 
-from bilateral.config import Machine, Run
+from bilateral.config import Run
 from bilateral.data.batches import Batches, as_floats
 from bilateral.data.datasets import Split
 from bilateral.data.device_images import DeviceImages
@@ -13,6 +13,7 @@ from bilateral.data.photographs import Photographs
 from bilateral.data.subsets import balanced_subset, divided, per_class_subset
 from bilateral.errors import UserError
 from bilateral.labels import default_ratio
+from bilateral.machine import Machine
 from bilateral.models.probe import output_of
 from bilateral.processes import Processes
 from bilateral.randomness import image_keys, purpose_key

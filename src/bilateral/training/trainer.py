@@ -13,10 +13,11 @@ from typing import Any
 import torch
 from torch import nn
 
-from bilateral.config import Adversary, Machine, Run
+from bilateral.config import Adversary, Run
 from bilateral.data.batches import Batch
 from bilateral.data.datasets import Split
 from bilateral.errors import Interrupted, TrainingError, UserError
+from bilateral.machine import Machine
 from bilateral.models import build_model
 from bilateral.processes import Processes
 from bilateral.randomness import purpose_key
