@@ -11,7 +11,7 @@ demo: $(VENV)/installed
 	$(BIN)/bilateral demo
 
 test: lint
-	$(BIN)/python -m pytest -n 2 --dist loadfile -m "not kills" --ignore tests/faults --ignore tests/fuzz
+	$(BIN)/python -m pytest -n 2 --dist loadfile --no-loadscope-reorder -m "not kills" --ignore tests/faults --ignore tests/fuzz
 
 faults: $(VENV)/installed-dev
 	$(BIN)/python -m pytest -n 2 tests/faults

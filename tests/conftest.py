@@ -10,6 +10,20 @@ from torch import Tensor, nn
 
 torch.set_num_threads(1)
 
+LONG = (
+    "test_reproduce",
+    "test_cli",
+    "test_guard",
+    "test_processes",
+    "test_together",
+    "test_sweeps",
+)
+"""Files of half a minute and more: begun first, so that no core waits for another at the end."""
+
+
+def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
+    items.sort(key=lambda item: item.path.stem not in LONG)
+
 
 class Linear(nn.Module):
     """A linear classifier on images: every worst case is known in closed form."""
