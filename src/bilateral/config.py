@@ -61,6 +61,9 @@ class GradientAttack(Settings):
     start_width: Annotated[float, Field(gt=0)] = Field(
         1.0, description="width of the random start as a multiple of the budget"
     )
+    start_corners: bool = Field(
+        False, description="every pixel starts the whole width away, up or down (RAND+FGSM, NuAT)"
+    )
     clip_start: bool = Field(False, description="clip the start to [0, 1] before the first step")
     projection: Literal["ball", "range", "none"] = Field(
         "ball", description="where a step may end: in the ball, in [0, 1], or anywhere (N-FGSM)"

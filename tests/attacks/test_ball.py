@@ -26,6 +26,17 @@ def test_a_random_start_leaves_the_range_unless_it_is_clipped(clip):
     assert bool(((start < 0) | (start > 1)).any()) is not clip
 
 
+def test_a_start_at_the_corners_is_as_far_as_it_can_be_and_as_often_up_as_down():
+    clean = torch.full((40, 3, 10, 10), 0.5)
+    keys = image_keys(0, torch.arange(40))
+    moved = random_start(clean, 0.1, keys, clip=False, corners=True) - clean
+    torch.testing.assert_close(moved.abs(), torch.full_like(clean, 0.1))
+    up = int((moved > 0).sum())
+    assert abs(up - clean.numel() / 2) < 5 * (clean.numel() / 4) ** 0.5
+    inner = random_start(clean, 0.1, keys, clip=False) - clean
+    assert torch.equal(moved > 0, inner > 0), "the corner on the side of the point inside"
+
+
 def test_projection_pixel_by_pixel():
     clean = torch.tensor([0.05, 0.5, 0.5, 0.5, 0.95]).view(1, 1, 1, 5)
     images = torch.tensor([-3.0, 0.3, 0.55, 0.7, 3.0]).view(1, 1, 1, 5)

@@ -52,6 +52,18 @@ def test_on_a_linear_model_the_step_is_added_to_the_noise(linear, edge):
     torch.testing.assert_close((noise - start).abs(), torch.full_like(noise, EPSILON - 1e-6))
 
 
+def test_from_corners_of_half_the_budget_a_whole_step_ends_at_two_distances(linear, batch):
+    """NuAT's start: a pixel that began on the step's side is cut at the ball, others end half way.
+
+    In between, so that the range of an image cuts nothing.
+    """
+    images, labels = 0.25 + 0.5 * batch[0], batch[1]
+    settings = Adversary(epsilon=EPSILON, step_size=EPSILON, start_width=0.5, start_corners=True)
+    apart = (attacked(linear, (images, labels), settings) - images).abs() / EPSILON
+    near, far = (apart - 0.5).abs() < 1e-4, (apart - 1.0).abs() < 1e-4
+    assert bool((near | far).all()) and 0.4 < float(near.float().mean()) < 0.6
+
+
 def test_an_evaluation_stays_in_the_ball():
     with pytest.raises(ValidationError, match="iterate = any needs the ball"):
         GradientAttack(projection="none")

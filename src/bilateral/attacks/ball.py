@@ -23,10 +23,12 @@ def project(
     return torch.min(torch.max(images, clean - epsilon), clean + epsilon).clamp(0, 1)
 
 
-def random_start(clean: Tensor, epsilon: float, keys: Tensor, clip: bool) -> Tensor:
-    """A uniform point of the ball around each image, clipped to [0, 1] if asked."""
-    noise = uniform(keys, tuple(clean.shape[1:])).to(clean.dtype)
-    start = clean + (2 * noise - 1) * epsilon
+def random_start(
+    clean: Tensor, epsilon: float, keys: Tensor, clip: bool, corners: bool = False
+) -> Tensor:
+    """A uniform point, or corner, of the ball around each image, clipped to [0, 1] if asked."""
+    noise = 2 * uniform(keys, tuple(clean.shape[1:])).to(clean.dtype) - 1
+    start = clean + (torch.where(noise < 0, -1.0, 1.0) if corners else noise) * epsilon
     return start.clamp(0, 1) if clip else start
 
 

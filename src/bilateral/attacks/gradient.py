@@ -93,7 +93,7 @@ def _one_start(
     current = clean
     if settings.random_start:
         width = settings.epsilon * settings.start_width
-        current = ball.random_start(clean, width, keys, settings.clip_start)
+        current = ball.random_start(clean, width, keys, settings.clip_start, settings.start_corners)
     if start is not None:
         current = ball.given_start(clean, current, start, settings.clip_start)
     testing = settings.iterate == "any"
