@@ -205,13 +205,30 @@ def test_a_signal_saves_first(tmp_path, number, code):
         (["demo", "--ot", "x"], "--out"),
     ],
 )
-def test_bad_input_is_one_line_and_exit_2(words, message, tmp_path):
+def test_bad_input_is_one_line_and_exit_2(words, message, tmp_path, monkeypatch, capsys):
+    monkeypatch.chdir(tmp_path)
+    code = main(words)
+    assert_refused(code, *capsys.readouterr(), message, tmp_path)
+
+
+@pytest.mark.parametrize(
+    ("words", "message"),
+    [
+        (["trian"], "unknown command 'trian'; nearest: train"),
+        (["train", "digits-r-mc-la", "--device", "cuda:77"], "no GPU here"),
+        (["evaluate", "nowhere"], "no run folder at nowhere"),
+    ],
+)
+def test_so_it_is_in_a_process_of_its_own(words, message, tmp_path):
     result = bilateral(*words, cwd=tmp_path)
-    assert result.returncode == 2
-    assert message in result.stderr
-    assert result.stderr.startswith("bilateral: ") and result.stderr.count("\n") == 1
-    assert result.stdout == ""
-    assert not list(tmp_path.iterdir())
+    assert_refused(result.returncode, result.stdout, result.stderr, message, tmp_path)
+
+
+def assert_refused(code, out, error, message, folder):
+    assert code == 2 and out == ""
+    assert message in error
+    assert error.startswith("bilateral: ") and error.count("\n") == 1
+    assert not list(folder.iterdir())
 
 
 def test_absent_data_says_what_to_run(tmp_path):
@@ -308,10 +325,10 @@ def test_somebodys_own_model_and_folder(tmp_path, trained):
 
 def test_the_step_follows_another_budget(tmp_path):
     """A step of twice the budget would end at the same corner from any start."""
-    words = ["train", "digits-r-mc-la", "--epochs", 1, "--quiet", "--out", tmp_path]
+    words = ["train", "digits-r-mc-la", "--epochs", "1", "--quiet", "--out", str(tmp_path)]
     words += ["--adversary.epsilon", "20/255"]
-    assert bilateral(*words, "--name", "scaled").returncode == 0
-    assert bilateral(*words, "--name", "own", "--adversary.step-size", "30/255").returncode == 0
+    assert main([*words, "--name", "scaled"]) == 0
+    assert main([*words, "--name", "own", "--adversary.step-size", "30/255"]) == 0
     for name, pixels in (("scaled", 20), ("own", 30)):
         config = json.loads((tmp_path / name / "seed0" / "config.json").read_text())
         assert config["run"]["adversary"]["step_size"] == pytest.approx(pixels / 255)
@@ -331,12 +348,11 @@ def test_near_misses_are_answered(trained, tmp_path):
         assert message in result.stderr, result.stderr
 
 
-def test_formats(trained):
+def test_formats(trained, capsys):
+    words = ["evaluate", str(trained), "--attacks", "fgsm", "--images", "100", "--format"]
     for name, sign in (("markdown", "| --- |"), ("csv", "attack,"), ("latex", "\\begin{tabular}")):
-        result = bilateral(
-            "evaluate", trained, "--attacks", "fgsm", "--images", 100, "--format", name
-        )
-        assert result.returncode == 0 and sign in result.stdout
+        assert main([*words, name]) == 0
+        assert sign in capsys.readouterr().out
 
 
 def test_demo_keeps_its_promise(tmp_path):

@@ -51,13 +51,13 @@ def test_flags_of_other_images_are_not_taken_over(digits_run, tmp_path):
     """An ensemble on few images after its members on many: its file is of the few."""
     out = tmp_path / "results"
     common = [str(digits_run.path), "--out", str(out), "--quiet", "--epsilon", "40/255"]
-    assert main(["evaluate", *common, "--attacks", "apgd-t,apgd", "--images", "30"]) == 0
-    assert main(["evaluate", *common, "--attacks", "autoattack", "--images", "10"]) == 0
+    assert main(["evaluate", *common, "--attacks", "apgd-t,apgd", "--images", "15"]) == 0
+    assert main(["evaluate", *common, "--attacks", "autoattack", "--images", "5"]) == 0
     folder = RunFolder(out)
     entries = EvaluationFile.model_validate_json(folder.evaluation.read_bytes()).entries
-    summary = next(entry for entry in entries if entry.images == 10).attacks["autoattack"]
+    summary = next(entry for entry in entries if entry.images == 5).attacks["autoattack"]
     path = folder.attack("autoattack", "40/255")
     file = AttackFile.model_validate_json(path.read_bytes())
-    assert len(file.images) == 10 and file.accuracy == pytest.approx(summary.accuracy)
+    assert len(file.images) == 5 and file.accuracy == pytest.approx(summary.accuracy)
     found = compare([str(out), str(out)], "autoattack", "40/255")
-    assert found.images == 10 and found.mean_accuracy == pytest.approx(summary.accuracy)
+    assert found.images == 5 and found.mean_accuracy == pytest.approx(summary.accuracy)
