@@ -49,12 +49,11 @@ def test_the_imagenet_recipe_trains_and_is_evaluated(folder, tmp_path):
     assert config["adversary"]["steps"] == 2
     assert config["labels"]["ratio"] == 100, "any folder may hold the recipe's own data"
     attacks = "pgd10-step1.6,pgd10-step1.6-rd,pgd100-step1,pgd100-step1-rd"
-    evaluated = bilateral(
-        "evaluate", run, "--attacks", attacks, "--epsilon", "16/255", "--json", "--quiet"
-    )
+    words = ["--attacks", attacks, "--epsilon", "16/255", "--images", 6, "--json", "--quiet"]
+    evaluated = bilateral("evaluate", run, *words)
     assert evaluated.returncode == 0, evaluated.stderr
     entry = json.loads(evaluated.stdout)
-    assert entry["images"] == 18 and len(entry["attacks"]) == 4
+    assert entry["images"] == 6 and len(entry["attacks"]) == 4
     steps = json.loads(next(run.glob("attacks/pgd10-step1-6@*.json")).read_text())["settings"]
     assert steps["pgd10-step1.6"]["step_size"] == pytest.approx(1.6 / 255)
 
