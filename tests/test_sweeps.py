@@ -338,6 +338,8 @@ def test_a_run_that_keeps_its_best_weights_may_fall(tmp_path):
     read(tmp_path / "falls", [other], {3: 0.5, 4: 0.0}, keep="best")
     with pytest.raises(Dropped, match=r"PGD-10 5\.0 % where another had 60\.0 %"):
         read(tmp_path / "never-rose", [other], {3: 0.05, 4: 0.02}, keep="best")
+    behind = [RunFolder(tmp_path / "not-there-yet"), other]
+    read(tmp_path / "ahead", behind, {5: 0.0}, keep="best")
 
 
 def read(path, others, readings, keep="last"):

@@ -69,11 +69,15 @@ class Early(TrainingProgress):
             )
 
     def _standing(self, folder: RunFolder, epoch: int) -> float:
-        """A run's reading at an epoch, or the best until then where that is what runs keep."""
+        """A run's reading at an epoch, or the best until then where that is what runs keep.
+
+        A run that has not come that far has none, whatever it keeps: KeyError.
+        """
         readings = early_readings(folder)
+        reading = readings[epoch]
         if self.run.keep == "last":
-            return readings[epoch]
-        return max(share for at, share in readings.items() if at <= epoch and epoch in readings)
+            return reading
+        return max(share for at, share in readings.items() if at <= epoch)
 
 
 def early_readings(folder: RunFolder) -> dict[int, float]:
