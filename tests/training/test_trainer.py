@@ -167,6 +167,10 @@ def test_seeds_differ_and_repeat(digits, tmp_path):
         ({"data.held_out": 10, "check_epochs": 0}, "data.held_out: nothing reads these images"),
         ({"data.held_out": 10, "keep": "best"}, "keep = best has one reading to choose from"),
         ({"regulariser.rising": True}, "regulariser.rising does nothing: there is none"),
+        (
+            {"regulariser.kind": "squared", "regulariser.of": "logits"},
+            "regulariser.of = logits pulls one side alone",
+        ),
         ({"labels.top_k": 9}, ""),
         ({"labels.rule": "one-hot", "labels.top_k": 20, "labels.ratio": 3}, ""),
     ],
