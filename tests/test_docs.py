@@ -46,7 +46,6 @@ from bilateral.paper.rendering import (
 )
 from bilateral.paper.speed import aims_table, speed_table, training_speed_table
 from bilateral.paper.studies import crossed_page, ranking_page
-from bilateral.results import wilson_interval
 
 ROOT = Path(__file__).parents[1]
 SOURCE = ROOT / "src" / "bilateral"
@@ -651,7 +650,7 @@ def test_what_is_said_of_the_ranking_is_true() -> None:
 
 
 def test_what_is_said_of_longer_schedules_is_true() -> None:
-    """docs/what-holds.md: pulls of both predictions lead, soft labels help, longer brings little."""
+    """docs/what-holds.md: pulls of both predictions lead, soft labels help, longer is little."""
     trials = {
         (study, trial["chosen"]["run"]): trial
         for study in ("fast", "lasting", "longest")
