@@ -34,6 +34,7 @@ from bilateral.paper.pages import (
     claims_page,
     first_figure,
     measured_tables,
+    recommended_page,
     tables_page,
 )
 from bilateral.paper.recipes import recipe_named
@@ -124,6 +125,8 @@ def part(name: str) -> str:
     pages |= {"measured": brief, "figure": first_figure}
     if name in pages:
         return pages[name](measured_tables(RESULTS))
+    if name == "recommended":
+        return recommended_page(RESULTS)
     if name == "bench":
         return speed_table(read(*BENCHES))
     if name == "bench-train":

@@ -74,6 +74,15 @@ def test_the_first_figure_is_of_the_longest_schedule():
     [
         ({}, " [33.5, 39.4]"),
         ({"seeds": [0, 1]}, ""),
+        (
+            {
+                "seeds": [0, 1, 2],
+                "attacks": {
+                    "autoattack": {"accuracy": 0.5, "images": 90, "by_seed": [0.52, 0.47, 0.51]}
+                },
+            },
+            " (47.0 to 52.0)",
+        ),
         ({"attacks": {"autoattack": {"accuracy": 0.364}}}, ""),
         ({"attacks": {}}, ""),
         ({"attacks": {"autoattack": {"accuracy": 0.0, "images": 100}}}, " [0.0, 3.7]"),

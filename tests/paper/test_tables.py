@@ -8,7 +8,7 @@ import pytest
 
 from bilateral.attacks.table import attack_members
 from bilateral.config import GradientAttack
-from bilateral.errors import UserError
+from bilateral.paper import recommended
 from bilateral.paper.recipes import RECIPES, recipe_named
 from bilateral.paper.tables import (
     AUTOATTACK,
@@ -18,7 +18,6 @@ from bilateral.paper.tables import (
     Clean,
     Gradient,
     Transfer,
-    table_named,
 )
 
 CONTRACT = """
@@ -233,21 +232,16 @@ def test_fields_of_rows_override_the_recipe():
     )
 
 
-def test_unknown_table_names_the_nearest():
-    assert table_named("svhn") is TABLES["svhn"]
-    with pytest.raises(UserError, match="unknown table 'blackbox'; nearest: black-box"):
-        table_named("blackbox")
-
-
 def test_list_tables_says_where_they_stand():
     def said(*words):
         command = [sys.executable, "-m", "bilateral", "list", "tables", *words]
         return subprocess.run(command, capture_output=True, text=True, check=True).stdout
 
     rows = json.loads(said("--json"))
-    assert [row["name"] for row in rows] == list(TABLES)
+    listed = [*TABLES.values(), recommended.TABLE]
+    assert [row["name"] for row in rows] == [table.name for table in listed]
     lines = said().splitlines()
-    for line, row, table in zip(lines, rows, TABLES.values(), strict=True):
+    for line, row, table in zip(lines, rows, listed, strict=True):
         assert row["summary"] == f"{table.where}: {table.title}"
         assert line.split(maxsplit=1) == [table.name, row["summary"]]
 

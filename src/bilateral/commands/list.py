@@ -49,9 +49,11 @@ def _listing(kind: str) -> list[tuple[str, str]]:
 
         return [(name, entry.summary) for name, entry in DATASETS.items()]
     if kind == "tables":
+        from bilateral.paper import recommended
         from bilateral.paper.tables import TABLES
 
-        return [(name, f"{table.where}: {table.title}") for name, table in TABLES.items()]
+        tables = [*TABLES.values(), recommended.TABLE]
+        return [(table.name, f"{table.where}: {table.title}") for table in tables]
     from bilateral.attacks.table import ATTACKS, ENSEMBLES, PATTERN, PATTERN_SUMMARY
 
     listed = [

@@ -15,7 +15,8 @@ from bilateral.errors import UserError, unknown
 from bilateral.machine import Machine
 from bilateral.models import model_entry
 from bilateral.paper.plan import Choices, all_runs, shared_runs
-from bilateral.paper.tables import TABLES, PaperTable, Row, table_named
+from bilateral.paper.recommended import table_named
+from bilateral.paper.tables import TABLES, PaperTable, Row
 from bilateral.tables import Format, render
 
 if TYPE_CHECKING:
@@ -203,7 +204,7 @@ def reproduce(
             found[table.name] = work.rows(table)
         else:
             found[table.name] = work.table(table)
-        shown = side_by_side(TABLES[table.name], found[table.name], choices)
+        shown = side_by_side(table_named(table.name), found[table.name], choices)
         title = f"{table.title} ({table.where})"
         if options.quick:
             title = f"a try of the path on the digits, not {table.where}: no figure is of its data"

@@ -9,6 +9,7 @@ from pydantic import BaseModel, TypeAdapter, ValidationError
 
 from bilateral.config import first_complaint
 from bilateral.errors import UserError
+from bilateral.paper import recommended
 from bilateral.paper.judging import claims_table
 from bilateral.paper.plan import Choices
 from bilateral.paper.rendering import origins
@@ -29,6 +30,7 @@ class _Figure(BaseModel):
     accuracy: float | None = None
     value: float | None = None
     images: int | None = None
+    by_seed: list[float] = []
 
 
 class _Row(BaseModel):
@@ -62,6 +64,13 @@ def measured_tables(folder: Path) -> dict[str, Rows]:
         order = {row.title: place for place, row in enumerate(TABLES[name].rows)}
         found[name] = sorted(rows, key=lambda row: order.get(row["title"], len(order)))
     return found
+
+
+def recommended_page(folder: Path) -> str:
+    """What the recipes beyond the paper keep, and how that was measured."""
+    rows = read_rows(folder / f"{recommended.TABLE.name}.json")
+    table = render(side_by_side(recommended.TABLE, rows, Choices()), "markdown")
+    return "\n".join([table, "", *(origins(rows, _about) or ["Not measured yet."])])
 
 
 def first_figure(results: Mapping[str, Rows]) -> str:

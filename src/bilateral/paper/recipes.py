@@ -1,7 +1,7 @@
 """A recipe for every model that the paper trains; each derives from another by small edits.
 
-Names are `<data>-<method>[-<variant>][-long]`; `-long` is the paper's "+" (200 epochs). `folder` is
-for somebody's own pictures.
+Names are `<data>-<method>[-<variant>][-long]`; `-long` is the paper's "+" (200 epochs). `-strong`
+is ours, and `folder` is for somebody's own pictures.
 """
 
 from dataclasses import dataclass
@@ -9,7 +9,7 @@ from typing import Any
 
 from bilateral.config import Adversary, Data, Labels, Optimiser, Run
 from bilateral.errors import unknown
-from bilateral.paper import own_pictures
+from bilateral.paper import own_pictures, recommended
 
 
 @dataclass(frozen=True)
@@ -194,6 +194,8 @@ def _table() -> dict[str, Recipe]:
         "ImageNet, ResNet-50: PGD adversarial training at 16/255, 10 steps of 3",
         _IMAGENET.with_fields(adversary=multi_step(10, 3, 16), labels=ONE_HOT),
     )
+    for name, (summary, run) in recommended.RECIPES.items():
+        recipes[name] = Recipe(summary, run)
     recipes[own_pictures.NAME] = Recipe(
         "your own pictures (--data folder:PATH): wide noise, one step, the rest by their size and "
         "number",

@@ -136,11 +136,7 @@ class Reproduction:
             "epochs": run.epochs,
             "epsilon_text": fraction_text(budget(table, self.choices)),
             "clean_accuracy": figures.pop("clean")["value"] if "clean" in figures else None,
-            "attacks": {
-                key: {"accuracy": cell["value"], "images": cell["images"]}
-                for key, cell in figures.items()
-                if key in attacks
-            },
+            "attacks": {key: _named(cell) for key, cell in figures.items() if key in attacks},
             "other": {key: cell for key, cell in figures.items() if key not in attacks},
             "paper": {} if self.choices.quick else printed(table, row),
             "train_seconds": mean(folder.last_record()["seconds"] for folder in folders),
@@ -166,7 +162,9 @@ class Reproduction:
             group = [column for column in columns if column.images == images]
             count = self._count(target, images)
             names = [c.measure.name for c in group if isinstance(c.measure, Attack)]
-            entry = evaluate_target(target, names, epsilon, count, self.device)
+            # Only the whole test set is worth the time that compiling the search takes.
+            slow = self.device.type == "cuda" and count is None and "autoattack" in names
+            entry = evaluate_target(target, names, epsilon, count, self.device, compile=slow)
             for column in group:
                 measure = column.measure
                 if isinstance(measure, Attack):
@@ -299,7 +297,14 @@ def together(old: dict[str, Any], new: dict[str, Any]) -> dict[str, Any]:
     return row
 
 
+def _named(cell: dict[str, Any]) -> dict[str, Any]:
+    """The cell of an attack, whose value is an accuracy."""
+    rest = {key: part for key, part in cell.items() if key != "value"}
+    return {"accuracy": cell["value"], **rest}
+
+
 def _mean(cells: Sequence[dict[str, Any]]) -> dict[str, Any]:
-    """The mean over seeds; none where no seed has a value (no wrong image, say)."""
+    """The mean over seeds, and each; none where no seed has a value (no wrong image, say)."""
     values = [cell["value"] for cell in cells if cell["value"] is not None]
-    return {"value": mean(values) if values else None, "images": cells[0]["images"]}
+    found = {"value": mean(values) if values else None, "images": cells[0]["images"]}
+    return found if len(cells) == 1 else found | {"by_seed": values}

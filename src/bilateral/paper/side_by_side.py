@@ -59,9 +59,11 @@ def _cell(table: PaperTable, row: Row, measured: Measured, column: Column, choic
 def interval_of(measured: Measured, attack: str) -> str:
     """` [33.5, 39.4]` behind the accuracy of one model; nothing where images are not known.
 
-    That of several models' mean would need their spread too.
+    Behind the mean of several models stand the lowest and the highest: ` (33.9 to 34.6)`.
     """
     found = measured["attacks"].get(attack, {})
+    if by_seed := found.get("by_seed"):
+        return f" ({percent(min(by_seed))} to {percent(max(by_seed))})"
     images, accuracy = found.get("images"), found.get("accuracy")
     if not images or accuracy is None or len(measured["seeds"]) != 1:
         return ""

@@ -11,8 +11,6 @@ from dataclasses import dataclass, field
 from itertools import product
 from typing import Any, Literal
 
-from bilateral.errors import unknown
-
 Images = Literal["all", "correct", "wrong"]
 Value = Literal["min", "mean", "max"]
 
@@ -400,10 +398,3 @@ _TABLES = (
 )
 
 TABLES: dict[str, PaperTable] = {table.name: table for table in _TABLES}
-
-
-def table_named(name: str) -> PaperTable:
-    """A table by its name on the command line."""
-    if table := TABLES.get(name):
-        return table
-    raise unknown("table", name, TABLES)

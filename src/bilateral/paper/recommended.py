@@ -1,0 +1,62 @@
+"""Recipes beyond the paper, for models that hold under AutoAttack, and the table of what they keep.
+
+They learn from clean images with soft labels, and pull the logits of clean and attacked images to
+each other by a weight that grows over the run (after NuAT; FGSM-PGI and LIET pull so too).
+"""
+
+from bilateral.config import Adversary, Data, Labels, Optimiser, Regulariser, Run
+from bilateral.errors import unknown
+from bilateral.paper.tables import CE20, CLEAN, TABLES, Attack, Column, PaperTable, Row
+
+STRONG = Run(
+    data=Data(held_out=2000),
+    model="preact-resnet-18-silu",
+    method="trades",
+    adversary=Adversary(),
+    labels=Labels(rule="one-hot", mix=0.45),
+    regulariser=Regulariser(kind="squared", of="logits", rising=True, weight=2.0),
+    optimiser=Optimiser(
+        batch_size=512, learning_rate=0.4, schedule="triangular", weight_decay=5e-4
+    ),
+    averaging=0.998,
+    keep="best",
+    check_epochs=5,
+    epochs=130,
+)
+"""What leads `studies/longest.toml`: eight forwards an image, about four minutes on an H200."""
+
+RECIPES: dict[str, tuple[str, Run]] = {
+    "cifar10-strong": ("CIFAR-10: a pull of both predictions that grows, soft labels", STRONG),
+    "cifar100-strong": (
+        "CIFAR-100: the same as cifar10-strong",
+        STRONG.with_paths({"data.name": "cifar100"}),
+    ),
+    "svhn-strong": (
+        "SVHN: the same as cifar10-strong, not mirrored",
+        STRONG.with_paths({"data.name": "svhn", "data.augment": "crop"}),
+    ),
+}
+"""Name -> summary and run."""
+
+TABLE = PaperTable(
+    "recommended",
+    "what the recipes beyond the paper keep; AutoAttack on the whole test set",
+    "our own table",
+    (CLEAN, CE20, Column("AutoAttack", Attack("autoattack"))),
+    (
+        Row("cifar10-strong", "cifar10-strong", {}),
+        Row(
+            "cifar10-strong, wide", "cifar10-strong", {}, {"model": "wrn-28-10-silu", "epochs": 100}
+        ),
+        Row("svhn-strong", "svhn-strong", {}),
+        Row("cifar100-strong", "cifar100-strong", {}),
+    ),
+)
+
+
+def table_named(name: str) -> PaperTable:
+    """A table of the paper, or this one, by its name on the command line."""
+    tables = {**TABLES, TABLE.name: TABLE}
+    if table := tables.get(name):
+        return table
+    raise unknown("table", name, tables)
