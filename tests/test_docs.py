@@ -30,11 +30,11 @@ from bilateral.evaluation.checks import CHECKS
 from bilateral.machine import Machine
 from bilateral.paper.pages import (
     IN_BRIEF,
+    beyond_page,
     brief,
     claims_page,
     first_figure,
     measured_tables,
-    recommended_page,
     tables_page,
 )
 from bilateral.paper.recipes import recipe_named
@@ -125,8 +125,8 @@ def part(name: str) -> str:
     pages |= {"measured": brief, "figure": first_figure}
     if name in pages:
         return pages[name](measured_tables(RESULTS))
-    if name == "recommended":
-        return recommended_page(RESULTS)
+    if name == "beyond":
+        return beyond_page(RESULTS)
     if name == "bench":
         return speed_table(read(*BENCHES))
     if name == "bench-train":
@@ -690,6 +690,20 @@ def test_what_is_said_of_longer_schedules_is_true() -> None:
         readings = {int(at): share for at, share in trials["longest", run]["early"].items()}
         assert max(readings, key=lambda at: (readings[at], at)) <= 100 < max(readings) == 130
         assert readings[130] < max(readings.values()) - 0.02
+
+
+def test_what_is_said_of_your_own_pictures_is_true() -> None:
+    """docs/what-holds.md: every seed of the wide start is ahead of all others, on the digits."""
+    found = json.loads((RESULTS / "sweeps" / "own-digits.json").read_text())["trials"]
+    left: dict[str, list[float]] = {}
+    for trial in found:
+        left.setdefault(trial["chosen"]["run"], []).append(trial["robust_accuracy"])
+    assert {len(shares) for shares in left.values()} == {3}
+    wide = left.pop("wide")
+    assert left.keys() == {"wide-ratio", "pull", "pull-mix", "nuat"}
+    assert min(wide) > max(share for shares in left.values() for share in shares)
+    run = recipe_named("folder")
+    assert run.labels.rule == "one-hot" and run.adversary.start_width == 2.0
 
 
 FIGURE = re.compile(

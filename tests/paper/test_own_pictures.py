@@ -9,7 +9,7 @@ from PIL import Image
 from bilateral.cli import main
 from bilateral.commands.sweep import Plan, runs_of
 from bilateral.commands.train import default_run
-from bilateral.config import Data, Run
+from bilateral.config import Data, Labels, Run
 from bilateral.data.survey import Survey
 from bilateral.errors import UserError
 from bilateral.paper.own_pictures import FOLDER, SIZES, chosen, described, for_folder
@@ -35,7 +35,7 @@ def test_small_pictures_of_one_size():
     assert adversary.random_start and adversary.start_width == 2.0
     assert (adversary.projection, adversary.batch_norm) == ("none", "eval")
     assert adversary.epsilon == adversary.step_size == 8 / 255
-    assert (run.labels.rule, run.labels.ratio) == ("adversarial", None), "none is classes - 1"
+    assert run.labels.rule == "one-hot"
     assert (run.guard, run.check_epochs, run.epochs) == ("two-step", 1, 30)
     assert (run.optimiser.batch_size, run.optimiser.learning_rate) == (128, 0.1)
     assert run.averaging == 0.999
@@ -132,7 +132,12 @@ def test_everything_chosen_is_a_valid_run_and_is_said():
                 assert word in said
     said = described(choice(), Survey(10, 50_000, 32, (32, 32)))
     assert said.startswith("50,000 pictures in 10 classes (32 x 32 pixels): preact-resnet-18,")
-    assert "images as they are, budget 8/255, adversarial labels (ratio classes - 1)" in said
+    assert "images as they are, budget 8/255, one-hot labels, epochs" in said
+    for ratio, words in ((None, "classes - 1"), (7, "7")):
+        labels = Labels(rule="adversarial", ratio=ratio)
+        run = choice().with_fields(labels=labels)
+        survey = Survey(10, 50_000, 32, (32, 32))
+        assert f"adversarial labels (ratio {words}), epochs" in described(run, survey)
     assert "epochs 30, batches of 128" in said
 
 

@@ -8,7 +8,7 @@ import pytest
 
 from bilateral.attacks.table import attack_members
 from bilateral.config import GradientAttack
-from bilateral.paper import recommended
+from bilateral.paper.beyond import EVERY_TABLE
 from bilateral.paper.recipes import RECIPES, recipe_named
 from bilateral.paper.tables import (
     AUTOATTACK,
@@ -238,7 +238,7 @@ def test_list_tables_says_where_they_stand():
         return subprocess.run(command, capture_output=True, text=True, check=True).stdout
 
     rows = json.loads(said("--json"))
-    listed = [*TABLES.values(), recommended.TABLE]
+    listed = EVERY_TABLE.values()
     assert [row["name"] for row in rows] == [table.name for table in listed]
     lines = said().splitlines()
     for line, row, table in zip(lines, rows, listed, strict=True):

@@ -171,6 +171,10 @@ def test_seeds_differ_and_repeat(digits, tmp_path):
             {"regulariser.kind": "squared", "regulariser.of": "logits"},
             "regulariser.of = logits pulls one side alone",
         ),
+        (
+            {"regulariser.kind": "squared", "regulariser.of": "logits", "method": "trades"},
+            "",
+        ),
         ({"labels.top_k": 9}, ""),
         ({"labels.rule": "one-hot", "labels.top_k": 20, "labels.ratio": 3}, ""),
     ],
@@ -182,7 +186,7 @@ def test_settings_that_do_other_than_they_seem_are_explained(
     train(run, RunFolder(tmp_path), digits, CPU, TrainingProgress())
     told = capsys.readouterr().err
     assert said in told
-    assert said or not {"mass", "share", "takes", "nothing:"} & set(told.split())
+    assert said or not {"mass", "share", "takes", "nothing:", "alone"} & set(told.split())
 
 
 def split_of(images=20, shape=(8, 8, 1), labels=None):

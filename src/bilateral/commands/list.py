@@ -49,11 +49,9 @@ def _listing(kind: str) -> list[tuple[str, str]]:
 
         return [(name, entry.summary) for name, entry in DATASETS.items()]
     if kind == "tables":
-        from bilateral.paper import recommended
-        from bilateral.paper.tables import TABLES
+        from bilateral.paper.beyond import EVERY_TABLE
 
-        tables = [*TABLES.values(), recommended.TABLE]
-        return [(table.name, f"{table.where}: {table.title}") for table in tables]
+        return [(name, f"{table.where}: {table.title}") for name, table in EVERY_TABLE.items()]
     from bilateral.attacks.table import ATTACKS, ENSEMBLES, PATTERN, PATTERN_SUMMARY
 
     listed = [

@@ -14,8 +14,8 @@ from bilateral.commands.printing import print_json
 from bilateral.errors import UserError, unknown
 from bilateral.machine import Machine
 from bilateral.models import model_entry
+from bilateral.paper.beyond import table_named
 from bilateral.paper.plan import Choices, all_runs, shared_runs
-from bilateral.paper.recommended import table_named
 from bilateral.paper.tables import TABLES, PaperTable, Row
 from bilateral.tables import Format, render
 
@@ -31,15 +31,15 @@ class Options:
     """
 
     table: Annotated[str, tyro.conf.Positional, tyro.conf.arg(metavar="TABLE")]
-    """a name of `bilateral list tables`, or all"""
+    """a name of `bilateral list tables`, or all of the paper's"""
     rows: tuple[str, ...] = ()
     """only these rows, by the title that stands in the table"""
     columns: tuple[str, ...] = ()
     """only these columns, by the title that stands in the table"""
     model: str | None = None
-    """another network than the paper's, for every row"""
+    """another network than the recipe's, for every row"""
     epochs: int | None = None
-    """another schedule than the paper's 100 epochs; a row with a + trains twice as long"""
+    """another schedule than the recipe's; a row with a + trains twice as long"""
     seeds: int = 1
     """models a row; the figures are their mean"""
     images: int | None = None

@@ -1,1 +1,1 @@
-"""What the paper claims and how to rerun it: recipes (a training run for each model); no torch."""
+"""What the paper claims and how to rerun it, and our own recipes beyond it; no torch."""

@@ -9,7 +9,7 @@ from pydantic import BaseModel, TypeAdapter, ValidationError
 
 from bilateral.config import first_complaint
 from bilateral.errors import UserError
-from bilateral.paper import recommended
+from bilateral.paper import beyond
 from bilateral.paper.judging import claims_table
 from bilateral.paper.plan import Choices
 from bilateral.paper.rendering import origins
@@ -30,7 +30,7 @@ class _Figure(BaseModel):
     accuracy: float | None = None
     value: float | None = None
     images: int | None = None
-    by_seed: list[float] = []
+    by_seed: list[float | None] = []
 
 
 class _Row(BaseModel):
@@ -66,10 +66,10 @@ def measured_tables(folder: Path) -> dict[str, Rows]:
     return found
 
 
-def recommended_page(folder: Path) -> str:
+def beyond_page(folder: Path) -> str:
     """What the recipes beyond the paper keep, and how that was measured."""
-    rows = read_rows(folder / f"{recommended.TABLE.name}.json")
-    table = render(side_by_side(recommended.TABLE, rows, Choices()), "markdown")
+    rows = read_rows(folder / f"{beyond.TABLE.name}.json")
+    table = render(side_by_side(beyond.TABLE, rows, Choices()), "markdown")
     return "\n".join([table, "", *(origins(rows, _about) or ["Not measured yet."])])
 
 

@@ -75,10 +75,12 @@ def _quick(run: Run) -> Run:
 def run_name(run: Run, choices: Choices) -> str:
     """The folder of a run: its recipe, and what differs from it."""
     usual = recipe_named(run.recipe)
+    if choices.quick:
+        usual = _quick(usual)
     parts = [run.recipe]
-    if run.model != usual.model and not choices.quick:
+    if run.model != usual.model:
         parts.append(safe_name(run.model))
-    if run.epochs != usual.epochs and not choices.quick:
+    if run.epochs != usual.epochs:
         parts.append(f"{run.epochs}-epochs")
     if run.data.images_per_class != usual.data.images_per_class:
         parts.append(f"{run.data.images_per_class}-a-class")

@@ -9,7 +9,7 @@ from typing import Any
 
 from bilateral.config import Adversary, Data, Labels, Optimiser, Run
 from bilateral.errors import unknown
-from bilateral.paper import own_pictures, recommended
+from bilateral.paper import beyond, own_pictures
 
 
 @dataclass(frozen=True)
@@ -194,7 +194,7 @@ def _table() -> dict[str, Recipe]:
         "ImageNet, ResNet-50: PGD adversarial training at 16/255, 10 steps of 3",
         _IMAGENET.with_fields(adversary=multi_step(10, 3, 16), labels=ONE_HOT),
     )
-    for name, (summary, run) in recommended.RECIPES.items():
+    for name, (summary, run) in beyond.RUNS.items():
         recipes[name] = Recipe(summary, run)
     recipes[own_pictures.NAME] = Recipe(
         "your own pictures (--data folder:PATH): wide noise, one step, the rest by their size and "

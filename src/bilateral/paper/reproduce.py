@@ -162,7 +162,7 @@ class Reproduction:
             group = [column for column in columns if column.images == images]
             count = self._count(target, images)
             names = [c.measure.name for c in group if isinstance(c.measure, Attack)]
-            # Only the whole test set is worth the time that compiling the search takes.
+            # A thousand images are over before a compiled search is compiled.
             slow = self.device.type == "cuda" and count is None and "autoattack" in names
             entry = evaluate_target(target, names, epsilon, count, self.device, compile=slow)
             for column in group:
@@ -304,7 +304,8 @@ def _named(cell: dict[str, Any]) -> dict[str, Any]:
 
 
 def _mean(cells: Sequence[dict[str, Any]]) -> dict[str, Any]:
-    """The mean over seeds, and each; none where no seed has a value (no wrong image, say)."""
-    values = [cell["value"] for cell in cells if cell["value"] is not None]
+    """The mean over seeds, and each; none where a seed has no value (no wrong image, say)."""
+    by_seed = [cell["value"] for cell in cells]
+    values = [value for value in by_seed if value is not None]
     found = {"value": mean(values) if values else None, "images": cells[0]["images"]}
-    return found if len(cells) == 1 else found | {"by_seed": values}
+    return found if len(cells) == 1 else found | {"by_seed": by_seed}

@@ -127,8 +127,8 @@ def remarks(run: Run, classes: int, images: int) -> list[str]:
         said += [f"regulariser.{name} does nothing: there is none" for name in sorted(unheeded)]
     elif run.regulariser.of == "logits" and run.method == "adversarial":
         said.append(
-            "regulariser.of = logits pulls one side alone here and can drift without end; with "
-            "method = trades both predictions learn"
+            "regulariser.of = logits pulls one side alone here, and the loss may soon not be "
+            "finite, at lower rates too; with method = trades both predictions learn"
         )
     if "weight_perturbation_along" in given and not run.weight_perturbation:
         said.append("weight_perturbation_along does nothing: weight_perturbation is 0")

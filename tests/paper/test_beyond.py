@@ -1,0 +1,112 @@
+"""Recipes beyond the paper: what they are, and the table of what they keep."""
+
+import json
+from pathlib import Path
+from types import SimpleNamespace
+
+import pytest
+import torch
+
+from bilateral.cli import main
+from bilateral.commands import sweep
+from bilateral.errors import UserError
+from bilateral.machine import Machine
+from bilateral.paper import reproduce
+from bilateral.paper.beyond import EVERY_TABLE, RUNS, TABLE, table_named
+from bilateral.paper.pages import beyond_page
+from bilateral.paper.plan import Choices, columns_of, run_name, runs_of
+from bilateral.paper.recipes import recipe_named
+from bilateral.paper.tables import TABLES
+from bilateral.runs import RunFolder
+from bilateral.training.step import forwards_per_image
+
+STUDIES = Path(__file__).parents[2] / "studies"
+
+
+def test_the_strong_recipe_is_what_was_judged_on_held_out_images():
+    plan = sweep.read_plan(STUDIES / "longest.toml")
+    judged = {name: one.run for name, one in sweep.runs_of(plan)}
+    run = recipe_named("cifar10-strong")
+    assert judged["pull-mix/seed0"] == run.with_fields(recipe="cifar10-r-fgsm")
+
+
+@pytest.mark.parametrize("name", RUNS)
+def test_a_strong_recipe_costs_no_more_than_eight_forwards(name):
+    run = recipe_named(name)
+    assert forwards_per_image(run) <= 8 and run.adversary.steps == 1
+    assert run.data.name == name.removesuffix("-strong")
+    assert run.data.augment == ("crop" if name.startswith("svhn") else "crop-flip"), "no mirror"
+
+
+def test_the_table_is_named_beside_the_papers():
+    assert table_named("beyond") is TABLE and table_named("svhn") is TABLES["svhn"]
+    assert "beyond" not in TABLES, "`reproduce all` is the paper"
+    with pytest.raises(UserError, match="unknown table 'blackbox'; nearest: black-box"):
+        table_named("blackbox")
+    assert [column.images for column in columns_of(TABLE, Choices())] == [None, None, None]
+
+
+@pytest.mark.parametrize("quick", [False, True])
+def test_different_runs_have_different_folders(quick):
+    """Over all tables: two rows that train different models never share a folder."""
+    choices, found = Choices(quick=quick), {}
+    for table in EVERY_TABLE.values():
+        for row in table.rows:
+            for run in runs_of(table, row, choices):
+                folder = f"{run_name(run, choices)}/seed{run.seed}"
+                assert found.setdefault(folder, run) == run, folder
+
+
+@pytest.mark.parametrize(("kind", "compiled"), [("cuda", [True, False]), ("cpu", [False, False])])
+def test_the_search_is_compiled_for_the_whole_test_set_alone(kind, compiled, monkeypatch, tmp_path):
+    seen = []
+
+    def measured(target, names, epsilon, count, device, compile):
+        seen.append(compile)
+        summary = SimpleNamespace(accuracy=0.5, images=10)
+        return SimpleNamespace(attacks=dict.fromkeys(names, summary), clean_accuracy=0.9, images=10)
+
+    target = SimpleNamespace(split=SimpleNamespace(image_values=3, labels=range(5000)))
+    monkeypatch.setattr(reproduce, "evaluate_target", measured)
+    monkeypatch.setattr(reproduce, "find_target", lambda *_: target)
+    monkeypatch.setattr(reproduce.Reproduction, "trained", lambda *_: RunFolder(tmp_path))
+    device = torch.device(kind)
+    work = reproduce.Reproduction(tmp_path, tmp_path, Choices(), device, "", print, Machine())
+    for table in (TABLE, TABLES["other-attacks"]):
+        columns = [column for column in table.columns if column.title == "AutoAttack"]
+        work._measure(table, table.rows[0], recipe_named("cifar10-strong"), columns)
+    assert seen == compiled
+
+
+def test_two_seeds_are_measured_and_shown_with_their_spread(tmp_path, monkeypatch, capsys):
+    monkeypatch.chdir(tmp_path)
+    words = ["--rows", "svhn-strong", "--quick", "--seeds", "2", "--quiet"]
+    assert main(["reproduce", "beyond", *words]) == 0
+    (row,) = json.loads((tmp_path / "quick" / "beyond.json").read_text())
+    assert row["seeds"] == [0, 1] and len(set(row["weights"])) == 2
+    for attack in row["attacks"].values():
+        low, high = sorted(attack["by_seed"])
+        assert attack["accuracy"] == pytest.approx((low + high) / 2)
+    assert "not our own table: no figure is of its data" in capsys.readouterr().out
+
+
+def test_the_page_shows_the_mean_and_the_spread(tmp_path):
+    assert "Not measured yet." in beyond_page(tmp_path)
+    attack = {"accuracy": 0.51, "images": 10000, "by_seed": [0.508, 0.51, 0.512]}
+    row = {
+        "title": "cifar10-strong",
+        "model": "preact-resnet-18-silu",
+        "epochs": 130,
+        "seeds": [0, 1, 2],
+        "clean_accuracy": 0.81,
+        "attacks": {"autoattack": attack},
+        "train_seconds": 280.0,
+        "device": "a GPU",
+        "commit": "abc",
+        "command": "bilateral reproduce beyond --seeds 3",
+    }
+    (tmp_path / "beyond.json").write_text(json.dumps([row]))
+    page = beyond_page(tmp_path)
+    shown = "| cifar10-strong | preact-resnet-18-silu | 130 | 0, 1, 2 | 81.0 |  |"
+    assert f"{shown} 51.0 (50.8 to 51.2) |" in page
+    assert "- cifar10-strong (preact-resnet-18-silu, trained in 280 s): a GPU" in page
