@@ -330,6 +330,11 @@ class Run(Settings):
         """
         return min(self.data.held_out // 2, MOST_READ) if self.keep == "best" else GUARD_IMAGES
 
+    @property
+    def images_judging(self) -> int:
+        """Held-out images on which the weights were not chosen."""
+        return self.data.held_out - (self.images_read if self.keep == "best" else 0)
+
     def _mixable(self) -> None:
         """A mixed image has no one true class, and is not the same one in the next epoch."""
         if self.labels.rule not in ("one-hot", "smoothing"):

@@ -41,7 +41,7 @@ def test_every_candidate_costs_at_most_eight_passes_and_as_much_as_the_others(st
         assert passes <= 8, name
         # An epoch more or less, or a hundredth: readings fall on multiples of five epochs.
         assert cost - max(passes, cost / 100) < run.epochs * passes <= cost + 2, name
-        assert run.data.held_out - (run.images_read if run.keep == "best" else 0) == 1000
+        assert run.images_judging == 1000
 
 
 def written(tmp_path):

@@ -128,7 +128,7 @@ def command(words: Sequence[str]) -> None:
 
     place = choose_device(options.device)
     console = Console(stderr=True, quiet=options.quiet, highlight=False, soft_wrap=True)
-    counts = sorted({f"{_judges(planned.run):,}" for planned in runs.values()})
+    counts = sorted({f"{planned.run.images_judging:,}" for planned in runs.values()})
     at = " and ".join(map(fraction_text, epsilons))
     judged = f"{plan.attacks} at {at} on {' or '.join(counts)} images"
     console.print(f"runs: {len(runs)}, judged by {judged} held out of training")
@@ -283,11 +283,6 @@ def _listed(name: str, planned: Planned) -> str:
     """A run with its length and what is its own."""
     own = [f"{path} {value}" for path, value in planned.fields.items() if path != "epochs"]
     return ", ".join([f"{name}: {planned.run.epochs} epochs", *own])
-
-
-def _judges(run: Run) -> int:
-    """Held-out images on which a run's weights were not chosen."""
-    return run.data.held_out - (run.images_read if run.keep == "best" else 0)
 
 
 def _usual_part(run: Run) -> int:

@@ -48,7 +48,7 @@ TABLE = PaperTable(
     (
         Row("cifar10-strong", "cifar10-strong", {}),
         Row(
-            "cifar10-strong, wide", "cifar10-strong", {}, {"model": "wrn-28-10-silu", "epochs": 100}
+            "cifar10-strong, wide", "cifar10-strong", {}, {"model": "wrn-28-10-silu", "epochs": 40}
         ),
         Row("svhn-strong", "svhn-strong", {}),
         Row("cifar100-strong", "cifar100-strong", {}),
