@@ -13,6 +13,7 @@ from bilateral.export.evidence import Evidence, read_evidence
 from bilateral.export.limits import limits
 from bilateral.export.markdown import block, escaped, table
 from bilateral.export.model_card import Subject, model_card
+from bilateral.paper.recipes import recipe_named
 from bilateral.results import AttackSummary, Evaluation, summarise, wilson_interval
 from bilateral.runs import write_json
 
@@ -252,6 +253,26 @@ def test_labels_are_told_by_what_their_rule_heeds(rule, said):
     assert f"| labels | {said} |" in card
 
 
+@pytest.mark.parametrize(
+    ("recipe", "labels", "pull"),
+    [
+        ("cifar10-undefended", "one-hot", ""),
+        ("cifar10-r-mc-la", "adversarial, ratio 9", ""),
+        ("cifar10-trades", "one-hot", "divergence, weight 6"),
+        (
+            "cifar10-strong",
+            "one-hot, 0.45 of it uniform",
+            "squared, of logits, weight 2, rising from nothing over the run",
+        ),
+    ],
+)
+def test_what_the_loss_is_made_of_is_told(recipe, labels, pull):
+    text = section(card_of(Evidence(recipe_named(recipe))), "Recipe")
+    assert f"| labels | {labels} |" in text
+    row = "| pull of the adversarial and the clean prediction |"
+    assert f"{row} {pull} |" in text if pull else row not in text
+
+
 def test_a_share_of_the_averaged_weights_prediction_is_told_of():
     run = Run(model="small-cnn", labels=Labels(ratio=9, averaged_share=0.4), averaging=0.99)
     said = "adversarial, ratio 9, 0.4 of it as the averaged weights predict"
@@ -265,8 +286,6 @@ def test_mixed_images_are_part_of_the_augmentation():
 
 
 def test_the_recipe_says_how_it_was_changed():
-    from bilateral.paper.recipes import recipe_named
-
     run = recipe_named("digits-r-mc-la").with_fields(epochs=7)
     text = section(card_of(Evidence(run)), "Recipe")
     assert "epochs: 30 -\\> 7" in text and "40/255" in text

@@ -125,8 +125,9 @@ def _recipe(run: Run) -> str:
             ["random start", "yes" if adversary.random_start else "no"],
             ["attack target", adversary.target],
         ]
-    if run.method == "adversarial":
-        rows.append(["labels", _labels(labels)])
+    rows.append(["labels", _labels(labels)])
+    if pull := _pull(run):
+        rows.append(["pull of the adversarial and the clean prediction", pull])
     rows += [
         ["epochs", str(run.epochs)],
         ["batch size", str(optimiser.batch_size)],
@@ -158,6 +159,17 @@ def _labels(labels: Labels) -> str:
     share = labels.averaged_share
     said += [f"{share:g} of it as the averaged weights predict"] if share else []
     return ", ".join(said)
+
+
+def _pull(run: Run) -> str:
+    """The distance that the loss has beside the labels, if it has one."""
+    settings = run.regulariser
+    if run.method == "undefended" or (run.method == "adversarial" and settings.kind == "none"):
+        return ""
+    if settings.kind == "none":
+        return f"divergence, weight {run.trades_weight:g}"
+    rising = ", rising from nothing over the run" if settings.rising else ""
+    return f"{settings.kind}, of {settings.of}, weight {settings.weight:g}{rising}"
 
 
 def _architecture(subject: Subject, run: Run) -> str:
