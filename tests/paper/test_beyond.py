@@ -84,6 +84,7 @@ def test_two_seeds_are_measured_and_shown_with_their_spread(tmp_path, monkeypatc
     assert main(["reproduce", "beyond", *words]) == 0
     (row,) = json.loads((tmp_path / "quick" / "beyond.json").read_text())
     assert row["seeds"] == [0, 1] and len(set(row["weights"])) == 2
+    assert row["clean_accuracy"] == pytest.approx(sum(row["clean_by_seed"]) / 2)
     for attack in row["attacks"].values():
         low, high = sorted(attack["by_seed"])
         assert attack["accuracy"] == pytest.approx((low + high) / 2)
@@ -99,6 +100,7 @@ def test_the_page_shows_the_mean_and_the_spread(tmp_path):
         "epochs": 130,
         "seeds": [0, 1, 2],
         "clean_accuracy": 0.81,
+        "clean_by_seed": [0.80, 0.81, 0.82],
         "attacks": {"autoattack": attack},
         "train_seconds": 280.0,
         "device": "a GPU",
@@ -107,6 +109,7 @@ def test_the_page_shows_the_mean_and_the_spread(tmp_path):
     }
     (tmp_path / "beyond.json").write_text(json.dumps([row]))
     page = beyond_page(tmp_path)
-    shown = "| cifar10-strong | preact-resnet-18-silu | 130 | 0, 1, 2 | 81.0 |  |"
+    facts = "| cifar10-strong | preact-resnet-18-silu | 130 | 0, 1, 2 |"
+    shown = f"{facts} 81.0 (80.0 to 82.0) |  |"
     assert f"{shown} 51.0 (50.8 to 51.2) |" in page
     assert "- cifar10-strong (preact-resnet-18-silu, trained in 280 s): a GPU" in page

@@ -38,6 +38,7 @@ class _Row(BaseModel):
 
     title: str | None = None
     clean_accuracy: float | None = None
+    clean_by_seed: list[float | None] = []
     attacks: dict[str, _Figure] = {}
     other: dict[str, _Figure] = {}
     command: str = ""

@@ -124,6 +124,7 @@ class Reproduction:
         columns = columns_of(table, self.choices)
         by_seed = [self._measure(table, row, run, columns) for run in runs]
         figures = {key: _mean([one[key] for one in by_seed]) for key in by_seed[0]}
+        clean = figures.pop("clean", {})
         run = runs[0]
         folders = [self._folder(one) for one in runs]
         attacks = {column.measure.name for column in columns if isinstance(column.measure, Attack)}
@@ -135,7 +136,8 @@ class Reproduction:
             "seeds": [one.seed for one in runs],
             "epochs": run.epochs,
             "epsilon_text": fraction_text(budget(table, self.choices)),
-            "clean_accuracy": figures.pop("clean")["value"] if "clean" in figures else None,
+            "clean_accuracy": clean.get("value"),
+            "clean_by_seed": clean.get("by_seed", []),
             "attacks": {key: _named(cell) for key, cell in figures.items() if key in attacks},
             "other": {key: cell for key, cell in figures.items() if key not in attacks},
             "paper": {} if self.choices.quick else printed(table, row),
@@ -292,6 +294,7 @@ def together(old: dict[str, Any], new: dict[str, Any]) -> dict[str, Any]:
         row[group] = old.get(group, {}) | new[group]
     if new["clean_accuracy"] is None:
         row["clean_accuracy"] = old.get("clean_accuracy")
+        row["clean_by_seed"] = old.get("clean_by_seed", [])
     if old.get("command", "") not in new["command"]:
         row["command"] = f"{old['command']} && {new['command']}"
     return row

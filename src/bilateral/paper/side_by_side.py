@@ -62,7 +62,8 @@ def interval_of(measured: Measured, attack: str) -> str:
     Behind the mean of several models stand the lowest and the highest: ` (33.9 to 34.6)`.
     """
     found = measured["attacks"].get(attack, {})
-    if by_seed := [share for share in found.get("by_seed", ()) if share is not None]:
+    seeds = measured.get("clean_by_seed", ()) if attack == "clean" else found.get("by_seed", ())
+    if by_seed := [share for share in seeds if share is not None]:
         return f" ({percent(min(by_seed))} to {percent(max(by_seed))})"
     images, accuracy = found.get("images"), found.get("accuracy")
     if not images or accuracy is None or len(measured["seeds"]) != 1:
