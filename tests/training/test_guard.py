@@ -48,8 +48,10 @@ def digits():
     return load("digits", "train")
 
 
-def reading(fgsm, pgd10, images=250, clean=0.9):
-    return Reading(images, clean, fgsm, pgd10, training_attack=fgsm, alignment=0.5)
+def reading(fgsm, pgd10, images=250, clean=0.9, guessing=0.1):
+    return Reading(
+        images, clean, fgsm, pgd10, training_attack=fgsm, alignment=0.5, guessing=guessing
+    )
 
 
 def records(folder):
@@ -70,6 +72,22 @@ def records(folder):
 )
 def test_a_collapse_is_a_sure_loss_of_half(fgsm, pgd10, best, collapsed):
     assert reading(fgsm, pgd10).collapsed(best) is collapsed
+
+
+@pytest.mark.parametrize(
+    ("fgsm", "guessing", "collapsed"), [(0.175, 0.25, False), (0.175, 0.1, True), (0.6, 0.25, True)]
+)
+def test_what_was_never_learnt_is_not_lost(fgsm, guessing, collapsed):
+    """A user's run: four classes, after an epoch of seven steps FGSM left 17.5 %, PGD 2.5 %."""
+    early = reading(fgsm, 0.025, images=240, guessing=guessing)
+    assert early.collapsed(0) is collapsed
+
+
+def test_a_reading_knows_what_guessing_gets_right():
+    network = nn.Sequential(nn.Flatten(), nn.Linear(4, 4))
+    images, labels = torch.rand(6, 1, 2, 2), torch.arange(6) % 4
+    found = read(network, images, labels, torch.arange(6), COLLAPSING, bfloat16=False, batch_size=4)
+    assert found.guessing == 0.25 and found.images == 6
 
 
 def test_a_slow_decline_is_judged_by_the_best_of_all_readings():

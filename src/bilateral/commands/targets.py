@@ -62,7 +62,7 @@ def guarded(target: "Target", epsilon: float, device: "torch.device", force: boo
     check_inputs(target.model, images[:1].to(device), labels)
     said = guard(target.model, images.to(device), labels[chosen], epsilon, force, few=True)
     kind, _, path = target.data.partition(":")
-    if kind == "folder" and not target.config_digest and not has_test_set(Path(path)):
+    if kind == "folder" and target.data != target.trained_on and not has_test_set(Path(path)):
         said.append(
             f"{target.data} has no val/ or test/: a tenth of each class is attacked, "
             f"{len(split.labels):,} images, which training on it would leave out"

@@ -31,6 +31,8 @@ class Target:
     """How the run that trained the model perturbed labels; none where no run is known."""
     config_digest: str = ""
     """Of the run that trained the model; empty where no run is known."""
+    trained_on: str = ""
+    """The data of that run."""
 
     @property
     def epsilon(self) -> float:
@@ -56,7 +58,8 @@ def find_target(
         results = RunFolder(Path(out)) if out else folder
         digest = _code_digest(run.model)
         known = config_digest(run)
-        return Target(name, model, results, chosen, split, digest, run.labels, known)
+        labels, own = run.labels, run.data.name
+        return Target(name, model, results, chosen, split, digest, labels, known, own)
     if ":" not in name:
         raise UserError(f"no run folder at {name} (file.py:function names your own model)")
     if data is None:

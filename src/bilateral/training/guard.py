@@ -40,16 +40,19 @@ class Reading:
     pgd10: float
     training_attack: float
     alignment: float
+    guessing: float = 0.0
+    """What guessing gets right."""
 
     def collapsed(self, best: int) -> bool:
         """Whether PGD surely leaves less than half of what FGSM leaves, or of its own `best` count.
 
-        Surely: by the 95 % intervals of both shares. Healthy models keep two thirds of FGSM's.
+        Surely: by the 95 % intervals of both shares. Healthy models keep two thirds of FGSM's. What
+        is not surely more than guessing was never learnt, and cannot be lost.
         """
         _, most = wilson_interval(self.robust, self.images)
         before = max(best, round(self.fgsm * self.images))
         least, _ = wilson_interval(before, self.images)
-        return least > 2 * most
+        return least > max(2 * most, self.guessing)
 
     @property
     def robust(self) -> int:
@@ -165,24 +168,28 @@ def read(
             _read_part(model, images[part], labels[part], keys[part], run)
             for part in torch.split(places, batch_size)
         ]
-    clean, fgsm, pgd10, own, alignment = (
-        float(torch.cat(values).float().mean()) for values in zip(*rows, strict=True)
-    )
-    return Reading(len(labels), clean, fgsm, pgd10, own, alignment)
+    means = (float(torch.cat(values).float().mean()) for values in zip(*rows, strict=True))
+    return Reading(len(labels), *means)
 
 
 def _read_part(
     model: nn.Module, images: Tensor, labels: Tensor, keys: Tensor, run: Run
 ) -> tuple[Tensor, ...]:
-    """Image by image: right when clean, under FGSM, PGD-10 and the training attack; alignment."""
+    """Image by image: right when clean, under FGSM, PGD-10 and the training attack; alignment, and
+    the chance of a guess.
+    """
     budget = run.adversary.epsilon
 
-    def holds(attacked: Tensor) -> Tensor:
+    def answers(attacked: Tensor) -> Tensor:
         with torch.no_grad():
             logits: Tensor = model(attacked)
-        return logits.argmax(1) == labels
+        return logits
 
-    right = holds(images)
+    def holds(attacked: Tensor) -> Tensor:
+        return answers(attacked).argmax(1) == labels
+
+    logits = answers(images)
+    right = logits.argmax(1) == labels
     left = []
     for name in ("fgsm", "pgd10"):
         found = perform(model, images, labels, attack_named(name, budget), keys)
@@ -191,7 +198,8 @@ def _read_part(
     if run.method == "adversarial" and run.adversary.steps == 1:
         attacked, _, _ = perturb(model, images, labels, run.adversary, run.labels, keys)
         own = right & holds(attacked)
-    return right, *left, own, _alignment(model, images, labels, keys, budget)
+    alike = _alignment(model, images, labels, keys, budget)
+    return right, *left, own, alike, torch.full_like(alike, 1 / logits.shape[1])
 
 
 def _alignment(
