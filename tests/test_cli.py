@@ -165,7 +165,8 @@ def test_a_signal_saves_first(tmp_path, number, code):
     ]
     with subprocess.Popen(command, stderr=subprocess.PIPE, text=True) as process:
         assert process.stderr is not None
-        process.stderr.readline()  # the first epoch has ended
+        while not process.stderr.readline().startswith("epoch 1/"):
+            assert process.poll() is None
         process.send_signal(number)
         rest = process.stderr.read()
         assert process.wait(timeout=60) == code

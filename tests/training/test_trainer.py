@@ -165,6 +165,7 @@ def test_seeds_differ_and_repeat(digits, tmp_path):
         ({"optimiser.last_share": 0.5, "optimiser.schedule": "triangular"}, ""),
         ({"optimiser.drop": 0.2, "optimiser.schedule": "one-cycle"}, "drop does nothing"),
         ({"data.held_out": 10, "check_epochs": 0}, "data.held_out: nothing reads these images"),
+        ({"check_epochs": 1}, "PGD-10 is read on training images"),
         ({"data.held_out": 10, "keep": "best"}, "keep = best has one reading to choose from"),
         ({"regulariser.rising": True}, "regulariser.rising does nothing: there is none"),
         (

@@ -118,6 +118,8 @@ def remarks(run: Run, classes: int, images: int) -> list[str]:
         f"optimiser.{name} does nothing: the schedule is {schedule}"
         for name in sorted(unheeded & given.get("optimiser", {}).keys())
     ]
+    if run.check_epochs and not run.data.held_out:
+        said.append("PGD-10 is read on training images; --data.held-out N leaves others for it")
     if run.data.held_out and not run.check_epochs:
         said.append("data.held_out: nothing reads these images, as check_epochs is 0")
     if run.keep == "best" and run.check_epochs >= run.epochs:
