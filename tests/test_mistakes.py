@@ -74,7 +74,10 @@ RUN = "runs/digits/seed0"
         ("train digits-r-mc-la --weights their.pth", "convert them by safetensors.torch.save_file"),
         (f"evaluate {RUN} --attacks pgd20-x5-last", "they do not combine"),
         ("train digits-r-mc-la --data.images-per-class 9999", "--data.images-per-class 9999: a"),
-        ("train digits-r-mc-la --data.held-out 5000", "--data.held-out 5000: there are 1437"),
+        (
+            "train digits-r-mc-la --data.held-out 5000",
+            "--data.held-out 5000 (yours or the recipe's): there are 1437",
+        ),
         (f"report {RUN} --transfer nowhere.json", "no nowhere.json there; bilateral transfer"),
         (f"report {RUN} --transfer empty", "--transfer empty: no transfer.json there"),
         (f"report {RUN} --transfer text.txt", "text.txt cannot be read: not JSON"),

@@ -62,7 +62,7 @@ def divided(split: Split, held_out: int, seed: int) -> tuple[Split, Split]:
     """A split without a balanced part of so many images, and that part."""
     if held_out >= len(split.labels):
         there = f"there are {len(split.labels)} images"
-        raise UserError(f"--data.held-out {held_out}: {there}; give fewer than the recipe has")
+        raise UserError(f"--data.held-out {held_out} (yours or the recipe's): {there}; give fewer")
     numbers = balanced_subset(split.labels, held_out, seed)
     rest = np.setdiff1d(np.arange(len(split.labels)), numbers)
     return part_of(split, rest), part_of(split, numbers)

@@ -168,28 +168,26 @@ def read(
             _read_part(model, images[part], labels[part], keys[part], run)
             for part in torch.split(places, batch_size)
         ]
-    means = (float(torch.cat(values).float().mean()) for values in zip(*rows, strict=True))
-    return Reading(len(labels), *means)
+        with torch.no_grad():
+            logits: Tensor = model(images[:1])
+    clean, fgsm, pgd10, own, alignment = (
+        float(torch.cat(values).float().mean()) for values in zip(*rows, strict=True)
+    )
+    return Reading(len(labels), clean, fgsm, pgd10, own, alignment, 1 / logits.shape[1])
 
 
 def _read_part(
     model: nn.Module, images: Tensor, labels: Tensor, keys: Tensor, run: Run
 ) -> tuple[Tensor, ...]:
-    """Image by image: right when clean, under FGSM, PGD-10 and the training attack; alignment, and
-    the chance of a guess.
-    """
+    """Image by image: right when clean, under FGSM, PGD-10 and the training attack; alignment."""
     budget = run.adversary.epsilon
 
-    def answers(attacked: Tensor) -> Tensor:
+    def holds(attacked: Tensor) -> Tensor:
         with torch.no_grad():
             logits: Tensor = model(attacked)
-        return logits
+        return logits.argmax(1) == labels
 
-    def holds(attacked: Tensor) -> Tensor:
-        return answers(attacked).argmax(1) == labels
-
-    logits = answers(images)
-    right = logits.argmax(1) == labels
+    right = holds(images)
     left = []
     for name in ("fgsm", "pgd10"):
         found = perform(model, images, labels, attack_named(name, budget), keys)
@@ -198,8 +196,7 @@ def _read_part(
     if run.method == "adversarial" and run.adversary.steps == 1:
         attacked, _, _ = perturb(model, images, labels, run.adversary, run.labels, keys)
         own = right & holds(attacked)
-    alike = _alignment(model, images, labels, keys, budget)
-    return right, *left, own, alike, torch.full_like(alike, 1 / logits.shape[1])
+    return right, *left, own, _alignment(model, images, labels, keys, budget)
 
 
 def _alignment(
