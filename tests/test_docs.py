@@ -670,8 +670,14 @@ def test_what_is_said_of_longer_schedules_is_true() -> None:
     assert fast["ten"]["clean_accuracy"] < fast["base"]["clean_accuracy"] - 0.03
 
     lasting = {run: value for (study, run), value in left.items() if study == "lasting"}
-    others = [run for run in lasting if run not in ("pull-mix", "nuat")]
+    others = [run for run in lasting if run not in ("pull-mix", "pull-mix-margin", "nuat")]
     assert max(lasting[run] for run in others) < lasting["nuat"] < lasting["pull-mix"]
+    usual, margin = trials["lasting", "pull-mix"], trials["lasting", "pull-mix-margin"]
+    assert abs(margin["robust_accuracy"] - usual["robust_accuracy"]) < 0.005
+    assert max(margin["early"].values()) > max(usual["early"].values()) + 0.04
+    double = trials["lasting", "pull-mix-double"]
+    assert double["robust_accuracy"] < usual["robust_accuracy"] - 0.02
+    assert double["clean_accuracy"] < usual["clean_accuracy"] - 0.04
     plain, mixed = trials["lasting", "two-steps"], trials["lasting", "two-steps-mix"]
     assert mixed["robust_accuracy"] > plain["robust_accuracy"]
     assert mixed["also"]["4/255"] > plain["also"]["4/255"]
@@ -690,6 +696,24 @@ def test_what_is_said_of_longer_schedules_is_true() -> None:
         readings = {int(at): share for at, share in trials["longest", run]["early"].items()}
         assert max(readings, key=lambda at: (readings[at], at)) <= 100 < max(readings) == 130
         assert readings[130] < max(readings.values()) - 0.02
+    three = [trials["longest", run] for run in ("pull-cutmix-mix", "pull-mix", "pull-mix-ending")]
+    shares = [trial["robust_accuracy"] for trial in three]
+    assert max(shares) - min(shares) <= 0.005
+    cutmix, *rest = ({int(at): share for at, share in one["early"].items()} for one in three)
+    assert all(cutmix[at] > one[at] for one in rest for at in range(90, 131, 5))
+    for at in (cutmix, rest[1]):
+        assert at[130] > max(at.values()) - 0.01, "it does not fall"
+
+
+def test_what_is_said_of_the_strong_recipe_is_true() -> None:
+    """docs/what-holds.md and README: AutoAttack on the test set, beside APGD on held-out images."""
+    (row,) = json.loads((RESULTS / "beyond.json").read_text())
+    assert row["title"] == "cifar10-strong" and row["seeds"] == [0]
+    found = json.loads((RESULTS / "sweeps" / "longest.json").read_text())["trials"]
+    (trial,) = [one for one in found if one["chosen"]["run"] == "pull-cutmix-mix"]
+    left = row["attacks"]["autoattack"]
+    assert left["images"] == 10_000
+    assert trial["interval"][0] < left["accuracy"] < trial["robust_accuracy"]
 
 
 def test_what_is_said_of_your_own_pictures_is_true() -> None:

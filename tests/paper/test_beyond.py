@@ -27,7 +27,7 @@ def test_the_strong_recipe_is_what_was_judged_on_held_out_images():
     plan = sweep.read_plan(STUDIES / "longest.toml")
     judged = {name: one.run for name, one in sweep.runs_of(plan)}
     run = recipe_named("cifar10-strong")
-    assert judged["pull-mix/seed0"] == run.with_fields(recipe="cifar10-r-fgsm")
+    assert judged["pull-cutmix-mix/seed0"] == run.with_fields(recipe="cifar10-r-fgsm")
 
 
 @pytest.mark.parametrize("name", RUNS)
