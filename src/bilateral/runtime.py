@@ -1,5 +1,6 @@
 """What the machine offers: device, precision, versions, signals."""
 
+import logging
 import os
 import signal
 import subprocess
@@ -76,6 +77,8 @@ def compiled(module: nn.Module, dynamic: bool) -> nn.Module:
     torch's own place for it, below /tmp, is empty after every restart of the machine.
     """
     os.environ.setdefault("TORCHINDUCTOR_CACHE_DIR", str(cache_folder() / "compiled"))
+    # torch 2.11 warns hundreds of times of a bound on a size that it cannot compute, and goes on.
+    logging.getLogger("torch.utils._sympy.interp").setLevel(logging.ERROR)
     return cast(nn.Module, torch.compile(module, dynamic=dynamic))
 
 

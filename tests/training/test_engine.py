@@ -1,6 +1,7 @@
 """The fast step computes what the plain one does; the twin is the model in another mode."""
 
 import copy
+import logging
 
 import numpy as np
 import pytest
@@ -16,6 +17,7 @@ from bilateral.paper.recipes import recipe_named
 from bilateral.processes import Processes
 from bilateral.randomness import image_keys, purpose_key, uniform
 from bilateral.runs import RunFolder
+from bilateral.runtime import compiled
 from bilateral.training.engine import _NOISE, Engine, Speed, Totals
 from bilateral.training.progress import TrainingProgress
 from bilateral.training.step import StepLoss
@@ -425,3 +427,11 @@ def test_what_was_compiled_is_kept_for_the_next_start(split, tmp_path, monkeypat
     assert list((tmp_path / "cache" / "compiled").rglob("*.py"))
     assert trainer.first_step_seconds > 0
     monkeypatch.delenv("TORCHINDUCTOR_CACHE_DIR")
+
+
+def test_what_the_compiler_cannot_bound_is_not_told(monkeypatch):
+    monkeypatch.setenv("TORCHINDUCTOR_CACHE_DIR", "unused")
+    logger = logging.getLogger("torch.utils._sympy.interp")
+    monkeypatch.setattr(logger, "level", logging.NOTSET)
+    compiled(torch.nn.Identity(), dynamic=True)
+    assert logger.level == logging.ERROR
