@@ -5,8 +5,8 @@ from typing import Annotated, Any, Literal
 import pytest
 from pydantic import BaseModel, ConfigDict, Field, ValidationError, field_validator
 
-from bilateral.complaints import LONGEST, shown
-from bilateral.config import Run, differences, first_complaint
+from bilateral.complaints import LONGEST, first_complaint, shown
+from bilateral.config import Run, differences
 
 
 class Part(BaseModel):

@@ -6,6 +6,7 @@ import pytest
 from pydantic import ValidationError
 
 from bilateral.budgets import fraction_text
+from bilateral.complaints import first_complaint
 from bilateral.config import (
     Adversary,
     GradientAttack,
@@ -13,7 +14,6 @@ from bilateral.config import (
     Optimiser,
     Run,
     differences,
-    first_complaint,
     run_from_json,
 )
 from bilateral.errors import UserError

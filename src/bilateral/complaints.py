@@ -4,6 +4,8 @@ import re
 from collections.abc import Mapping
 from typing import Any
 
+from pydantic import ValidationError
+
 LONGEST = 60
 """Characters of a value that are shown; a longer one is left out."""
 
@@ -25,6 +27,14 @@ _KINDS = {
     "model": "must be a table of fields",
 }
 _OF_A_KIND = re.compile(rf"({'|'.join(_KINDS)})_(?:\w+_)?(?:type|parsing|number|float)")
+
+
+def first_complaint(error: ValidationError) -> str:
+    """A pydantic error as one line: the field, what it holds, and what is wrong with that."""
+    if error.error_count() > 1000:  # of millions even the list would take gigabytes
+        return f"{error.error_count():,} values are wrong"
+    first = error.errors()[0]
+    return complaint(first, ".".join(str(part) for part in first["loc"]))
 
 
 def complaint(fault: Mapping[str, Any], name: str) -> str:

@@ -13,7 +13,7 @@ import tyro
 from pydantic import BaseModel, ConfigDict, Field, ValidationError, model_validator
 
 from bilateral.budgets import Fraction, fraction_text
-from bilateral.complaints import complaint
+from bilateral.complaints import first_complaint
 from bilateral.errors import UserError, unknown
 
 Positive = Annotated[int, Field(ge=1, lt=2**31)]
@@ -348,14 +348,6 @@ class Run(Settings):
             raise ValueError("data.cutmix is for untargeted attacks on a label's distribution")
         if adversary.prior_start:
             raise ValueError("data.cutmix: adversary.prior_start knows whole images alone")
-
-
-def first_complaint(error: ValidationError) -> str:
-    """A pydantic error as one line: the field, what it holds, and what is wrong with that."""
-    if error.error_count() > 1000:  # of millions even the list would take gigabytes
-        return f"{error.error_count():,} values are wrong"
-    first = error.errors()[0]
-    return complaint(first, ".".join(str(part) for part in first["loc"]))
 
 
 def flat(value: Any, path: str = "") -> dict[str, Any]:

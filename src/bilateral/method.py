@@ -17,7 +17,8 @@ from torch import Tensor, nn
 from bilateral.attacks.gradient import gradient_attack
 from bilateral.attacks.inputs import check_batch, check_images
 from bilateral.attacks.untouched import untouched
-from bilateral.config import Adversary, Labels, first_complaint
+from bilateral.complaints import first_complaint
+from bilateral.config import Adversary, Labels
 from bilateral.errors import UserError
 from bilateral.labels import soft_cross_entropy, soft_labels
 

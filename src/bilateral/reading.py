@@ -12,7 +12,7 @@ from typing import Any, TypeVar
 
 from pydantic import BaseModel, ValidationError
 
-from bilateral.config import first_complaint
+from bilateral.complaints import first_complaint
 from bilateral.errors import UserError
 
 LIMIT = 2**26

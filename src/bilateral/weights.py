@@ -12,7 +12,8 @@ from safetensors import SafetensorError, safe_open
 from safetensors.torch import save
 from torch import Tensor, nn
 
-from bilateral.config import Side, first_complaint
+from bilateral.complaints import first_complaint
+from bilateral.config import Side
 from bilateral.errors import UserError
 from bilateral.reading import parse_json
 from bilateral.runs import write_atomic

@@ -17,7 +17,8 @@ from bilateral.budgets import fraction_text, usual_budget
 from bilateral.commands.printing import print_json
 from bilateral.commands.targets import said_of
 from bilateral.commands.train import absolute, with_consequences
-from bilateral.config import Positive, Run, first_complaint, flat
+from bilateral.complaints import first_complaint
+from bilateral.config import Positive, Run, flat
 from bilateral.data.datasets import DATASETS, entry_named
 from bilateral.errors import UserError, unknown
 from bilateral.machine import Machine

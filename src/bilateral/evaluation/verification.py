@@ -15,7 +15,7 @@ from bilateral.attacks.ball import TOLERANCE
 from bilateral.attacks.settings import CarliniWagner, DeepFool
 from bilateral.attacks.table import attack_members
 from bilateral.budgets import Fraction, fraction_text
-from bilateral.config import first_complaint
+from bilateral.complaints import first_complaint
 from bilateral.data.device_images import DeviceImages
 from bilateral.errors import UserError
 from bilateral.evaluation.keeping import AdversarialImages

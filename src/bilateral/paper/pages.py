@@ -7,7 +7,7 @@ from typing import Any
 
 from pydantic import BaseModel, TypeAdapter, ValidationError
 
-from bilateral.config import first_complaint
+from bilateral.complaints import first_complaint
 from bilateral.errors import UserError
 from bilateral.paper import beyond
 from bilateral.paper.judging import claims_table
