@@ -6,7 +6,8 @@ import pytest
 from pydantic import BaseModel, ConfigDict, Field, ValidationError, field_validator
 
 from bilateral.complaints import LONGEST, first_complaint, shown
-from bilateral.config import Run, differences
+from bilateral.config import Run
+from bilateral.runs import differences
 
 
 class Part(BaseModel):

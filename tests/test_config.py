@@ -13,11 +13,11 @@ from bilateral.config import (
     Labels,
     Optimiser,
     Run,
-    differences,
     run_from_json,
 )
 from bilateral.errors import UserError
 from bilateral.paper.recipes import RECIPES
+from bilateral.runs import differences
 
 
 def complaint(build, *arguments):

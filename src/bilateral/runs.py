@@ -5,7 +5,8 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from bilateral.config import Run, differences, run_from_json
+from bilateral.budgets import fraction_text
+from bilateral.config import Run, Settings, flat, run_from_json
 from bilateral.errors import UserError
 from bilateral.reading import LIMIT, json_bytes, parse_json, read_plain
 from bilateral.storage import append_line, write_atomic, write_json
@@ -128,6 +129,21 @@ class RunFolder:
     def append_log(self, record: dict[str, Any]) -> None:
         """One more epoch in the log."""
         append_line(self.log, json.dumps(record, allow_nan=False))
+
+
+def differences(one: Settings, other: Settings) -> list[str]:
+    """The fields in which two values differ, as `field: one -> other`."""
+    before, after = flat(one.model_dump()), flat(other.model_dump())
+
+    def text(key: str, value: Any) -> str:
+        of_images = key.endswith(("epsilon", "step_size")) and value is not None
+        return fraction_text(value) if of_images else str(value)
+
+    return [
+        f"{key}: {text(key, before.get(key))} -> {text(key, after.get(key))}"
+        for key in before | after
+        if before.get(key) != after.get(key)
+    ]
 
 
 def no_run(path: Path, lacks: str = "config.json") -> UserError:

@@ -99,6 +99,8 @@ MOMENTUM = {"weight_perturbation": 0.01, "weight_perturbation_along": "momentum"
 MIXED = {"data.cutmix": 0.5, "adversary.target": "none", "labels.rule": "one-hot"}
 NUAT = {"method": "trades", "regulariser.kind": "nuclear", "regulariser.weight": 1.0}
 NUAT |= {"regulariser.of": "logits", "regulariser.rising": True}
+BEGINNING = {"beginning.share": 0.4, "beginning.clean": True, "beginning.image_size": 6}
+BEGINNING |= {"adversary.target": "none", "labels.rule": "one-hot"}
 VARIANTS = [
     {},
     {"labels.averaged_share": 0.5},
@@ -132,7 +134,7 @@ def test_the_compiled_step_tracks_the_plain_one(split, tmp_path, fields):
 @pytest.mark.gpu
 @compiling
 @pytest.mark.skipif(not torch.cuda.is_available(), reason="CUDA graphs need a GPU")
-@pytest.mark.parametrize("fields", [*VARIANTS, {"weight_perturbation": 0.01}])
+@pytest.mark.parametrize("fields", [*VARIANTS, BEGINNING, {"weight_perturbation": 0.01}])
 def test_a_captured_step_tracks_the_plain_one(split, tmp_path, fields, monkeypatch):
     """Every feature on, in float32: a graph of stale weights or momenta would leave the losses."""
     monkeypatch.setattr(torch.backends.cudnn, "allow_tf32", False)

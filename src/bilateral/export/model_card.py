@@ -7,7 +7,7 @@ from typing import Any
 
 import bilateral
 from bilateral.budgets import fraction_text
-from bilateral.config import Labels, Run, differences
+from bilateral.config import Labels, Run
 from bilateral.data.datasets import DATASETS
 from bilateral.export.evidence import Evidence
 from bilateral.export.files import ExportedFile
@@ -18,6 +18,7 @@ from bilateral.models import model_entry
 from bilateral.paper.recipes import RECIPES
 from bilateral.report.measures import doubts
 from bilateral.results import Evaluation, Interval, wilson_interval
+from bilateral.runs import differences
 from bilateral.tables import percent
 
 _SHOWN_CLASSES = 100
@@ -115,6 +116,16 @@ def _data(subject: Subject, run: Run) -> str:
     return "\n".join(f"- {line}" for line in lines)
 
 
+def _beginning(run: Run) -> str:
+    """What the first epochs did without, if they did."""
+    if not run.beginning_epochs:
+        return ""
+    clean = "on clean images" if run.beginning.clean else "on attacked images"
+    size = run.beginning.image_size
+    small = f" of height {size}" if size is not None else ""
+    return f", the first {run.beginning_epochs} {clean}{small}"
+
+
 def _recipe(run: Run) -> str:
     adversary, labels, optimiser = run.adversary, run.labels, run.optimiser
     rows = [["recipe", run.recipe], ["method", run.method]]
@@ -129,7 +140,7 @@ def _recipe(run: Run) -> str:
     if pull := _pull(run):
         rows.append(["pull of the adversarial and the clean prediction", pull])
     rows += [
-        ["epochs", str(run.epochs)],
+        ["epochs", str(run.epochs) + _beginning(run)],
         ["batch size", str(optimiser.batch_size)],
         ["learning rate", f"{optimiser.learning_rate:g}, {optimiser.schedule}"],
         ["weight averaging", "none" if run.averaging is None else f"{run.averaging:g}"],
