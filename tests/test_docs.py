@@ -730,6 +730,21 @@ def test_what_is_said_of_your_own_pictures_is_true() -> None:
     assert run.labels.rule == "one-hot" and run.adversary.start_width == 2.0
 
 
+def test_what_is_said_of_a_cheaper_beginning_is_true() -> None:
+    """docs/what-holds.md: on the digits every seed of the whole method is ahead."""
+    found = json.loads((RESULTS / "sweeps" / "beginning-digits.json").read_text())["trials"]
+    left: dict[str, list[tuple[float, float]]] = {}
+    for trial in found:
+        both = trial["robust_accuracy"], trial["also"]["20/255"]
+        left.setdefault(trial["chosen"]["run"], []).append(both)
+    assert {len(shares) for shares in left.values()} == {3}
+    whole = left.pop("whole")
+    assert left.keys() == {"clean", "small", "clean-small"}
+    for begun in left.values():
+        assert min(share for share, _ in whole) > max(share for share, _ in begun)
+        assert sum(share for _, share in whole) > sum(share for _, share in begun)
+
+
 FIGURE = re.compile(
     r"""\d[\d,.]*\ ?%                                    # a share
     | \d[\d,.]*\ (?:points?|times|GB|MB|s|ms|seconds|minutes|hours|images\ a\ second|TFLOP/s)\b
