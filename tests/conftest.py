@@ -1,12 +1,16 @@
-"""What several tests share: a small trained-looking model and a linear classifier."""
+"""What several tests share: small models, and trainings that are interrupted."""
 
 import os
+from contextlib import contextmanager
 
 os.environ.setdefault("OMP_NUM_THREADS", "1")  # tiny networks: a second thread only waits
 
 import pytest
 import torch
 from torch import Tensor, nn
+
+from bilateral.errors import Interrupted
+from bilateral.runtime import StopRequest
 
 torch.set_num_threads(1)
 
@@ -80,3 +84,33 @@ def batch() -> tuple[Tensor, Tensor]:
     generator = torch.Generator().manual_seed(1)
     images = torch.rand(16, 3, 6, 6, generator=generator)
     return images, torch.randint(0, 5, (16,), generator=generator)
+
+
+class StopAfter(StopRequest):
+    """A signal after so many looks at the flag: one look a step."""
+
+    def __init__(self, looks: int) -> None:
+        super().__init__()
+        self.looks = looks
+
+    @property
+    def number(self):
+        self.looks -= 1
+        return 15 if self.looks < 0 else None
+
+    @number.setter
+    def number(self, value) -> None:
+        pass
+
+
+@pytest.fixture
+def stopped_after(monkeypatch):
+    """`with stopped_after(3): train(...)`: it is interrupted after the fourth step."""
+
+    @contextmanager
+    def stopped(looks: int):
+        with monkeypatch.context() as patch, pytest.raises(Interrupted):
+            patch.setattr("bilateral.training.trainer.StopRequest", lambda: StopAfter(looks))
+            yield
+
+    return stopped

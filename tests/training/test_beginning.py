@@ -9,12 +9,11 @@ from pydantic import ValidationError
 from bilateral.config import Beginning, Data, Labels, Run
 from bilateral.data.batches import resized
 from bilateral.data.datasets import load
-from bilateral.errors import Interrupted, UserError
+from bilateral.errors import UserError
 from bilateral.export.model_card import _recipe
 from bilateral.machine import Machine
 from bilateral.paper.recipes import recipe_named
 from bilateral.runs import RunFolder
-from bilateral.runtime import StopRequest
 from bilateral.training.bench import bench_train
 from bilateral.training.guard import Reading
 from bilateral.training.preparation import remarks
@@ -86,17 +85,13 @@ def test_images_are_small_in_the_beginning_alone(digits, tmp_path):
 
 
 @pytest.mark.parametrize("run", [CLEAN, SMALL])
-@pytest.mark.parametrize("epochs", [1.5, 2, 2.5])
-def test_an_interruption_changes_nothing(digits, tmp_path, monkeypatch, run, epochs):
+@pytest.mark.parametrize("looks", [2, 3, 4])
+def test_an_interruption_changes_nothing(digits, tmp_path, stopped_after, run, looks):
+    """In the beginning, at its end, and after it: there are two steps an epoch."""
     whole, broken = RunFolder(tmp_path / "whole"), RunFolder(tmp_path / "broken")
     train(run, whole, digits, CPU, QUIET)
-    with monkeypatch.context() as patch:
-        trainer = Trainer(run, broken, digits, CPU, QUIET)
-        stop = _StopAt(round(epochs * trainer.batches.steps), trainer)
-        patch.setattr("bilateral.training.trainer.StopRequest", lambda: stop)
-        broken.prepare(run, {})
-        with pytest.raises(Interrupted):
-            trainer.fit()
+    with stopped_after(looks):
+        train(run, broken, digits, CPU, QUIET)
     train(run, broken, digits, CPU, QUIET)
     assert broken.weights.read_bytes() == whole.weights.read_bytes()
     counted = [
@@ -105,22 +100,6 @@ def test_an_interruption_changes_nothing(digits, tmp_path, monkeypatch, run, epo
     ]
     assert counted[0] == counted[1]
     assert [share is None for share in counted[0]] == [run is CLEAN] * 2 + [False] * 2
-
-
-class _StopAt(StopRequest):
-    """A signal as soon as so many steps are taken."""
-
-    def __init__(self, step, trainer):
-        super().__init__()
-        self.step, self.trainer = step, trainer
-
-    @property
-    def number(self):
-        return 15 if self.trainer.step >= self.step else None
-
-    @number.setter
-    def number(self, value):
-        pass
 
 
 def test_what_was_never_attacked_has_not_collapsed(digits, tmp_path, monkeypatch):

@@ -9,11 +9,10 @@ from pydantic import ValidationError
 from bilateral.cli import main
 from bilateral.config import Data
 from bilateral.data.datasets import load
-from bilateral.errors import Interrupted, UserError
+from bilateral.errors import UserError
 from bilateral.evaluation.robustness import evaluate
 from bilateral.paper.recipes import recipe_named
 from bilateral.runs import RunFolder
-from bilateral.runtime import StopRequest
 from bilateral.training.checkpoint import read_checkpoint, write_checkpoint
 from bilateral.training.guard import Best, Reading
 from bilateral.training.preparation import guard_images
@@ -76,37 +75,16 @@ def test_the_weights_of_the_best_reading_are_kept(digits, tmp_path, monkeypatch,
     assert [record["kept"] for record in records] == [True, True, False, False]
 
 
-@pytest.mark.parametrize("epochs", [2, 3])
-def test_an_interruption_does_not_forget_them(digits, tmp_path, monkeypatch, epochs):
+@pytest.mark.parametrize("looks", [1, 2])
+def test_an_interruption_does_not_forget_them(digits, tmp_path, monkeypatch, stopped_after, looks):
+    """After the second and the third epoch: there is one step an epoch."""
     whole, broken = RunFolder(tmp_path / "whole"), RunFolder(tmp_path / "broken")
     passed_through(monkeypatch)
     train(RUN, whole, digits, CPU, QUIET)
-    with monkeypatch.context() as patch:
-        patch.setattr(
-            "bilateral.training.trainer.StopRequest", lambda: _StopAtEpoch(epochs, trainer)
-        )
-        trainer = Trainer(RUN, broken, digits, CPU, QUIET)
-        broken.prepare(RUN, {})
-        with pytest.raises(Interrupted):
-            trainer.fit()
+    with stopped_after(looks):
+        train(RUN, broken, digits, CPU, QUIET)
     train(RUN, broken, digits, CPU, QUIET)
     assert broken.weights.read_bytes() == whole.weights.read_bytes()
-
-
-class _StopAtEpoch(StopRequest):
-    """A signal as soon as so many epochs are over."""
-
-    def __init__(self, epochs, trainer):
-        super().__init__()
-        self.epochs, self.trainer = epochs, trainer
-
-    @property
-    def number(self):
-        return 15 if self.trainer.step >= self.epochs * self.trainer.batches.steps else None
-
-    @number.setter
-    def number(self, value):
-        pass
 
 
 @pytest.mark.parametrize(

@@ -12,13 +12,12 @@ from bilateral.attacks.ball import random_start
 from bilateral.config import Adversary, Data, Labels, Optimiser, Run
 from bilateral.data.batches import augmentation_keys, moves
 from bilateral.data.datasets import Split
-from bilateral.errors import Interrupted, UserError
+from bilateral.errors import UserError
 from bilateral.machine import Machine
 from bilateral.paper.recipes import recipe_named
 from bilateral.processes import Processes
 from bilateral.randomness import image_keys, purpose_key
 from bilateral.runs import RunFolder
-from bilateral.runtime import StopRequest
 from bilateral.training.engine import _NOISE
 from bilateral.training.priors import Priors, priors_of
 from bilateral.training.progress import TrainingProgress
@@ -236,32 +235,13 @@ def digits(count=128):
     return Split(pixels.astype(np.uint8), labels.astype(np.int64), tuple("0123456789"))
 
 
-class StopAfter(StopRequest):
-    """A signal after so many steps."""
-
-    def __init__(self, steps):
-        super().__init__()
-        self.steps = steps
-
-    @property
-    def number(self):
-        self.steps -= 1
-        return 15 if self.steps < 0 else None
-
-    @number.setter
-    def number(self, value):
-        pass
-
-
 @pytest.mark.parametrize("steps", [3, 8, 13])
-def test_stopping_and_going_on_equals_never_having_stopped(tmp_path, monkeypatch, steps):
+def test_stopping_and_going_on_equals_never_having_stopped(tmp_path, stopped_after, steps):
     """Before the first prior is used, between two epochs, and in the middle of one."""
     whole, broken = RunFolder(tmp_path / "whole"), RunFolder(tmp_path / "broken")
     train(TINY, whole, digits(), CPU, QUIET)
-    with monkeypatch.context() as patch:
-        patch.setattr("bilateral.training.trainer.StopRequest", lambda: StopAfter(steps))
-        with pytest.raises(Interrupted):
-            train(TINY, broken, digits(), CPU, QUIET)
+    with stopped_after(steps):
+        train(TINY, broken, digits(), CPU, QUIET)
     kept = torch.load(broken.checkpoint, weights_only=True)["priors"]
     assert kept.dtype == torch.int8 and (kept != -128).any()
     train(TINY, broken, digits(), CPU, QUIET)

@@ -9,10 +9,9 @@ import torch
 from bilateral.config import Data, Run
 from bilateral.data.batches import Batches
 from bilateral.data.datasets import Split, load
-from bilateral.errors import Interrupted, TrainingError, UserError
+from bilateral.errors import TrainingError, UserError
 from bilateral.paper.recipes import recipe_named
 from bilateral.runs import RunFolder
-from bilateral.runtime import StopRequest
 from bilateral.training.progress import TrainingProgress
 from bilateral.training.trainer import Trainer, train
 from bilateral.weights import read_about, read_weights
@@ -59,32 +58,13 @@ def test_a_run_leaves_what_the_contract_names(digits, tmp_path):
     assert not list(tmp_path.rglob("*.tmp"))
 
 
-class StopAfter(StopRequest):
-    """A signal after so many looks at the flag."""
-
-    def __init__(self, looks: int) -> None:
-        super().__init__()
-        self.looks = looks
-
-    @property
-    def number(self):
-        self.looks -= 1
-        return 15 if self.looks < 0 else None
-
-    @number.setter
-    def number(self, value) -> None:
-        pass
-
-
 @pytest.mark.parametrize("looks", [0, 1, 2, 4])
-def test_stopping_and_going_on_equals_never_having_stopped(digits, tmp_path, monkeypatch, looks):
+def test_stopping_and_going_on_equals_never_having_stopped(digits, tmp_path, stopped_after, looks):
     """Bit for bit, from any step, weights and log alike."""
     whole, broken = RunFolder(tmp_path / "whole"), RunFolder(tmp_path / "broken")
     train(TINY, whole, digits, CPU, QUIET)
-    with monkeypatch.context() as patch:
-        patch.setattr("bilateral.training.trainer.StopRequest", lambda: StopAfter(looks))
-        with pytest.raises(Interrupted):
-            train(TINY, broken, digits, CPU, QUIET)
+    with stopped_after(looks):
+        train(TINY, broken, digits, CPU, QUIET)
     assert broken.checkpoint.exists() and not broken.weights.exists()
     train(TINY, broken, digits, CPU, QUIET)
     assert broken.weights.read_bytes() == whole.weights.read_bytes()
@@ -290,13 +270,11 @@ def test_unusual_models_train_to_the_end(digits, tmp_path, own, name):
     assert folder.weights.exists()
 
 
-def test_dropout_goes_on_exactly_too(digits, tmp_path, own, monkeypatch):
+def test_dropout_goes_on_exactly_too(digits, tmp_path, own, stopped_after):
     whole, broken = RunFolder(tmp_path / "whole"), RunFolder(tmp_path / "broken")
     train(own("dropping"), whole, digits, CPU, QUIET)
-    with monkeypatch.context() as patch:
-        patch.setattr("bilateral.training.trainer.StopRequest", lambda: StopAfter(1))
-        with pytest.raises(Interrupted):
-            train(own("dropping"), broken, digits, CPU, QUIET)
+    with stopped_after(1):
+        train(own("dropping"), broken, digits, CPU, QUIET)
     train(own("dropping"), broken, digits, CPU, QUIET)
     assert broken.weights.read_bytes() == whole.weights.read_bytes()
 
@@ -307,12 +285,10 @@ def test_models_that_do_not_give_logits_are_refused(digits, tmp_path, own, name,
         train(own(name), RunFolder(tmp_path / "run"), digits, CPU, QUIET)
 
 
-def test_an_edited_model_does_not_fit_its_checkpoint(digits, tmp_path, own, monkeypatch):
+def test_an_edited_model_does_not_fit_its_checkpoint(digits, tmp_path, own, stopped_after):
     folder = RunFolder(tmp_path / "run")
-    with monkeypatch.context() as patch:
-        patch.setattr("bilateral.training.trainer.StopRequest", lambda: StopAfter(1))
-        with pytest.raises(Interrupted):
-            train(own("dropping"), folder, digits, CPU, QUIET)
+    with stopped_after(1):
+        train(own("dropping"), folder, digits, CPU, QUIET)
     (tmp_path / "own.py").write_text(OWN.replace("32", "33"))
     with pytest.raises(UserError, match="does not fit the model any more"):
         train(own("dropping"), folder, digits, CPU, QUIET)
@@ -332,7 +308,9 @@ def test_a_damaged_checkpoint_is_named(digits, tmp_path):
         train(TINY, folder, digits, CPU, QUIET)
 
 
-def test_a_signal_that_ends_the_decoders_too_saves_first(digits, tmp_path, monkeypatch):
+def test_a_signal_that_ends_the_decoders_too_saves_first(
+    digits, tmp_path, monkeypatch, stopped_after
+):
     """A batch that never arrives while a stop is asked for is a stop, not a crash."""
     whole, broken = RunFolder(tmp_path / "whole"), RunFolder(tmp_path / "broken")
     train(TINY, whole, digits, CPU, QUIET)
@@ -350,8 +328,7 @@ def test_a_signal_that_ends_the_decoders_too_saves_first(digits, tmp_path, monke
         with pytest.raises(RuntimeError, match="DataLoader worker"):
             train(TINY, RunFolder(tmp_path / "crash"), digits, CPU, QUIET)
         patch.setattr("bilateral.training.trainer.Trainer._epochs", _epochs_without_looking)
-        patch.setattr("bilateral.training.trainer.StopRequest", lambda: StopAfter(0))
-        with pytest.raises(Interrupted):
+        with stopped_after(0):
             train(TINY, broken, digits, CPU, QUIET)
     train(TINY, broken, digits, CPU, QUIET)
     assert broken.weights.read_bytes() == whole.weights.read_bytes()
