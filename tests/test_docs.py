@@ -47,6 +47,7 @@ from bilateral.paper.rendering import (
 )
 from bilateral.paper.speed import aims_table, speed_table, training_speed_table
 from bilateral.paper.studies import crossed_page, ranking_page
+from bilateral.trials import NOT_STARTED
 
 ROOT = Path(__file__).parents[1]
 SOURCE = ROOT / "src" / "bilateral"
@@ -728,6 +729,20 @@ def test_what_is_said_of_your_own_pictures_is_true() -> None:
     assert min(wide) > max(share for shares in left.values() for share in shares)
     run = recipe_named("folder")
     assert run.labels.rule == "one-hot" and run.adversary.start_width == 2.0
+
+
+def test_the_configurations_tried_are_counted() -> None:
+    """docs/what-holds.md says how many there were: choosing among many flatters."""
+    studies = ("strong", "fast", "lasting", "longest")
+    trials = [
+        trial
+        for study in studies
+        for trial in json.loads((RESULTS / "sweeps" / f"{study}.json").read_text())["trials"]
+    ]
+    tried = [trial for trial in trials if trial["status"] != NOT_STARTED]
+    assert all(trial["name"].endswith("/seed0") for trial in tried)
+    page = WHAT_HOLDS.read_text()
+    assert f"\n{len(tried)} configurations have been tried on CIFAR-10 so far" in page
 
 
 def test_what_is_said_of_a_cheaper_beginning_is_true() -> None:
