@@ -398,7 +398,8 @@ def test_guard_readings_and_events_are_drawn(tmp_path):
     ]
     (folder / "log.jsonl").write_text("\n".join(map(json.dumps, lines)))
     page = render(gather([str(folder)]))
-    assert "Guard readings by epoch. fgsm: from 0.5 to 0.75; pgd10: from 0.25 to 0.25" in page
+    ends = "fgsm: from 0.5 to 0.75 in epoch 2; pgd10: from 0.25 to 0.25 in epoch 1; "
+    assert f"Guard readings by epoch. {ends}alignment: from 0.5 to 0.5" in page
     assert "epoch 2: FGSM rose &lt;above&gt; PGD" in page
     assert "Alignment: cosine of the gradients" in page
 

@@ -18,6 +18,7 @@ from bilateral.training.bench import bench_train
 from bilateral.training.guard import Reading
 from bilateral.training.preparation import remarks
 from bilateral.training.progress import TrainingProgress
+from bilateral.training.step import passes_per_image
 from bilateral.training.trainer import Trainer, train
 
 CPU = torch.device("cpu")
@@ -52,10 +53,22 @@ def equal(one, other):
     return all(torch.equal(tensor, theirs[name]) for name, tensor in one.state_dict().items())
 
 
-def test_a_clean_beginning_is_undefended_training(digits, tmp_path):
+@pytest.mark.parametrize(
+    "fields",
+    [
+        {},
+        {"labels.rule": "adversarial", "adversary.target": "most-confusing"},
+        {"labels.rule": "supplementary", "labels.top_k": 3},
+        {"labels.averaged_share": 0.5},
+        {"weight_perturbation": 0.01},
+        {"adversary.prior_start": True},
+    ],
+)
+def test_a_clean_beginning_is_undefended_training(digits, tmp_path, fields):
+    """Labels are as given then, and weights where they are: both halves are the attack's."""
     undefended = RUN.with_fields(method="undefended")
     for epochs, same in ((2, True), (3, False)):
-        own = begun(CLEAN, digits, tmp_path, epochs)
+        own = begun(CLEAN.with_paths(fields), digits, tmp_path, epochs)
         other = begun(undefended, digits, tmp_path, epochs)
         assert equal(own.model, other.model) == equal(own.final_model, other.final_model) == same
 
@@ -102,24 +115,39 @@ def test_an_interruption_changes_nothing(digits, tmp_path, stopped_after, run, l
     assert [share is None for share in counted[0]] == [run is CLEAN] * 2 + [False] * 2
 
 
-def test_what_was_never_attacked_has_not_collapsed(digits, tmp_path, monkeypatch):
-    fallen = Reading(250, 0.9, 0.6, 0.0, training_attack=0.6, alignment=0.1, guessing=0.1)
-    monkeypatch.setattr(Trainer, "read_guard", lambda trainer: fallen)
+@pytest.mark.parametrize(
+    ("shares", "expected"),
+    [
+        ((0.0, 0.0, 0.0, 0.0), [False, False, False, False]),
+        ((0.0, 0.0, 0.12, 0.0), [False, False, False, False]),
+        ((0.0, 0.0, 0.4, 0.0), [False, False, False, True]),
+    ],
+)
+def test_what_attacks_have_not_taught_cannot_be_lost(
+    digits, tmp_path, monkeypatch, shares, expected
+):
+    """Accuracies under PGD-10 epoch by epoch: attacks come in the third, guessing gets a tenth."""
+
+    def read_guard(trainer):
+        share = shares[trainer.step // trainer.batches.steps - 1]
+        return Reading(250, 0.9, 0.6, share, training_attack=0.6, alignment=0.1, guessing=0.1)
+
+    monkeypatch.setattr(Trainer, "read_guard", read_guard)
     folder = RunFolder(tmp_path / "seed0")
     train(CLEAN.with_fields(check_epochs=1), folder, digits, CPU, QUIET)
     told = [record["guard"].get("collapsed", False) for record in folder.records()]
-    assert told == [False, False, True, True]
+    assert told == expected
 
 
-def test_going_back_into_the_beginning(digits, tmp_path, monkeypatch):
-    """The guard of the third epoch goes back to the second, whose end is the beginning's."""
+def test_going_back_after_the_beginning(digits, tmp_path, monkeypatch):
+    """The guard of the fourth epoch goes back to the third, the first that was attacked."""
     fallen = Reading(250, 0.9, 0.6, 0.0, training_attack=0.6, alignment=0.1, guessing=0.1)
     fine = Reading(250, 0.9, 0.6, 0.5, training_attack=0.6, alignment=0.9, guessing=0.1)
     falls = [fallen]
 
     def read_guard(trainer):
-        third = trainer.step == 3 * trainer.batches.steps
-        return falls.pop() if third and falls else fine
+        last = trainer.step == 4 * trainer.batches.steps
+        return falls.pop() if last and falls else fine
 
     monkeypatch.setattr(Trainer, "read_guard", read_guard)
     folder = RunFolder(tmp_path / "seed0")
@@ -129,7 +157,7 @@ def test_going_back_into_the_beginning(digits, tmp_path, monkeypatch):
     assert [record["epoch"] for record in records] == [1, 2, 3, 4]
     attacked = [record["adversarial_accuracy"] is not None for record in records]
     assert attacked == [False, False, True, True]
-    assert "back to epoch 2" in folder.guard_events()[0]
+    assert "back to epoch 3, on with 1 x 20/255" in folder.guard_events()[0]
 
 
 @pytest.mark.parametrize(("height", "width", "small"), [(32, 32, 24), (20, 30, 10), (8, 8, 8)])
@@ -168,6 +196,22 @@ def test_a_model_that_takes_one_size_alone_is_refused_at_once(digits, tmp_path):
     )
     with pytest.raises(UserError, match=r"does not take images of shape \(1, 6, 6\)"):
         Trainer(SMALL.with_fields(model=f"{file}:build"), RunFolder(tmp_path), digits, CPU, QUIET)
+
+
+@pytest.mark.parametrize("size", [8, 32])
+def test_images_that_are_no_smaller_are_refused(digits, tmp_path, size):
+    run = SMALL.with_paths({"beginning.image_size": size})
+    with pytest.raises(UserError, match=f"image_size {size}: must be below the images' 8"):
+        Trainer(run, RunFolder(tmp_path), digits, CPU, QUIET)
+
+
+def test_a_cheaper_beginning_is_counted():
+    """Six passes an epoch; clean ones cost three, and those at half the height a quarter."""
+    assert passes_per_image(RUN, 8) == 4 * 6
+    assert passes_per_image(CLEAN, 8) == 2 * 3 + 2 * 6
+    small = {"beginning.share": 0.5, "beginning.image_size": 4}
+    assert passes_per_image(RUN.with_paths(small), 8) == 2 * 6 / 4 + 2 * 6
+    assert passes_per_image(CLEAN.with_paths(small), 8) == 2 * 3 / 4 + 2 * 6
 
 
 def test_a_beginning_ends_before_the_last_epoch_and_is_told():

@@ -56,12 +56,16 @@ def _parts(files: RunFiles, part: str) -> list[str]:
 
 
 def _ends(lines: Sequence[Line], scale: float = 1, unit: str = "") -> str:
-    """Where each line begins and ends, in words."""
+    """Where each line begins and ends, in words; which epoch that is, if others go on."""
+    drawn = [line for line in lines if line.points]
+    last = max((line.points[-1][0] for line in drawn), default=0)
+
+    def end(line: Line) -> str:
+        epoch, value = line.points[-1]
+        return f"{scale * value:.3g}{unit}" + (f" in epoch {epoch:g}" if epoch < last else "")
+
     return "; ".join(
-        f"{line.name}: from {scale * line.points[0][1]:.3g}{unit} "
-        f"to {scale * line.points[-1][1]:.3g}{unit}"
-        for line in lines
-        if line.points
+        f"{line.name}: from {scale * line.points[0][1]:.3g}{unit} to {end(line)}" for line in drawn
     )
 
 

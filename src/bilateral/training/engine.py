@@ -230,7 +230,7 @@ class Engine:
         alone = self.processes.world == 1 or last
         with nullcontext() if alone else self._update.no_sync():
             perturbed = self._attack(images, labels, numbers)
-            if not self.run.weight_perturbation:
+            if not self.run.weight_perturbation or perturbed is None:
                 return self._add_gradients(perturbed, images, labels)
             if climbs(self.run):
                 self._add_gradients(perturbed, images, labels)

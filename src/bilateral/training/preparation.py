@@ -66,7 +66,9 @@ def batches_of(
 def first_batch_fits(model: nn.Module, batches: AnyBatches, run: Run, classes: int) -> None:
     """Say that the model does not take the images before anything is written."""
     image = batches.floats(torch.zeros(1, dtype=torch.int64))
-    small = run.beginning.image_size
+    small, height = run.beginning.image_size, image.shape[-2]
+    if small is not None and small >= height:
+        raise UserError(f"beginning.image_size {small}: must be below the images' {height}")
     for seen in [image] if small is None else [image, resized(image, small)]:
         logits = output_of(model, seen, run.model)
         if tuple(logits.shape) != (1, classes):

@@ -77,7 +77,7 @@ class Trainer:
         if run.weights is not None:
             read_weights(Path(run.weights), model)
         self.model = place(model, device, speed.channels_last)
-        torch.backends.cudnn.benchmark = True  # every training batch has the same shape
+        torch.backends.cudnn.benchmark = True  # training batches have one shape, or two
         self.batches = batches_of(split, run, self.machine, device, self.processes)
         self.optimiser = build_optimiser(self.model, run.optimiser, speed.fused)
         self.averaged = AveragedWeights(self.model, run.averaging) if run.averaging else None
@@ -99,9 +99,12 @@ class Trainer:
 
     def _engine(self, adversary: Adversary, epoch: int = 0) -> Engine:
         """What takes the steps, with the recipe's training attack or a milder one."""
+        beginning, labels = self._beginning(epoch), self.run.labels
+        if beginning.clean and labels.rule in ("adversarial", "supplementary"):
+            labels = labels.with_fields(rule="one-hot")  # there is no adversary yet
         return Engine(
             self.model,
-            self.run.with_fields(adversary=adversary),
+            self.run.with_fields(adversary=adversary, labels=labels),
             self.optimiser,
             self.averaged,
             self.device,
@@ -112,7 +115,7 @@ class Trainer:
             self.processes,
             self.priors,
             len(self.split.classes),
-            self._beginning(epoch),
+            beginning,
         )
 
     def _beginning(self, epoch: int) -> Beginning:
@@ -275,7 +278,7 @@ class Trainer:
     def _collapsed(self, reading: Reading) -> bool:
         """Whether the training attack has stopped to teach; all processes agree."""
         attacked = self.run.method != "undefended" and not self.engine.beginning.clean
-        judged = attacked and self.recovery.collapsed(reading)
+        judged = attacked and self.recovery.collapsed(reading, self.run.beginning.clean)
         return bool(self.processes.largest(int(judged))[0])
 
     def _glance(self, epoch: int, started: float, first_step: int) -> bool:
