@@ -81,6 +81,24 @@ def test_the_image_size(side, size, expected):
     assert run.adversary.epsilon == (4 if large else 8) / 255
 
 
+@pytest.mark.parametrize(
+    ("side", "asked", "expected"),
+    [
+        (8, None, "none"),
+        (15, None, "none"),
+        (16, None, "crop-flip"),
+        (32, None, "crop-flip"),
+        (32, 8, "none"),
+        (8, 32, "crop-flip"),
+        (8, 96, "resized-crop-flip"),
+    ],
+)
+def test_tiny_pictures_are_not_cropped(side, asked, expected):
+    """A crop moves by 4 pixels whatever the size: of 8 x 8 pixels half the picture may go."""
+    run = choice(side=side, size=(side, side), image_size=asked)
+    assert run.data.augment == expected
+
+
 @pytest.mark.parametrize("asked", [16, 64, 65, 96, 224])
 def test_a_given_image_size_decides_what_follows_from_it(asked):
     for survey in ({"side": 375, "size": None}, {}):
