@@ -12,6 +12,7 @@ from bilateral.data.datasets import Split, load
 from bilateral.errors import TrainingError, UserError
 from bilateral.paper.recipes import recipe_named
 from bilateral.runs import RunFolder
+from bilateral.training.preparation import remarks
 from bilateral.training.progress import TrainingProgress
 from bilateral.training.trainer import Trainer, train
 from bilateral.weights import read_about, read_weights
@@ -156,6 +157,7 @@ def test_seeds_differ_and_repeat(digits, tmp_path):
             {"regulariser.kind": "squared", "regulariser.of": "logits", "method": "trades"},
             "",
         ),
+        ({"recipe": "folder"}, "2 updates in all"),
         ({"labels.top_k": 9}, ""),
         ({"labels.rule": "one-hot", "labels.top_k": 20, "labels.ratio": 3}, ""),
     ],
@@ -168,6 +170,18 @@ def test_settings_that_do_other_than_they_seem_are_explained(
     told = capsys.readouterr().err
     assert said in told
     assert said or not {"mass", "share", "takes", "nothing:", "alone"} & set(told.split())
+
+
+def test_few_updates_are_told_of_a_new_network_on_somebodys_pictures():
+    own = TINY.with_fields(recipe="folder", epochs=10)
+    for run, images, told in (
+        (own, 320, True),
+        (own.with_fields(epochs=100), 320, False),
+        (own.with_fields(weights="trained.safetensors"), 320, False),
+        (own.with_fields(recipe="digits-r-mc-la"), 320, False),
+        (own, 30, True),
+    ):
+        assert any("updates in all" in said for said in remarks(run, 10, images)) == told
 
 
 def split_of(images=20, shape=(8, 8, 1), labels=None):

@@ -19,6 +19,8 @@ from bilateral.processes import Processes
 from bilateral.randomness import image_keys, purpose_key
 
 AnyBatches = Batches | PhotographBatches
+FEW_STEPS = 500
+"""240 drawings stood still for 150 updates, and were half learnt after 400 (docs/log.md)."""
 _SUBSET, _CHECK, _HELD_OUT = 5, 6, 9
 
 
@@ -116,6 +118,11 @@ def remarks(run: Run, classes: int, images: int) -> list[str]:
         said.append(f"beginning.share {run.beginning.share:g}: that is no epoch of {run.epochs}")
     if size > images:
         said.append(f"optimiser.batch_size {size}: a step takes all {images:,} training images")
+    steps = run.epochs * (images // min(size, images))
+    if run.recipe == "folder" and steps < FEW_STEPS and run.weights is None:
+        said.append(
+            f"{steps} updates in all: under attack a new network may not learn anything so soon"
+        )
     given = run.model_dump(exclude_defaults=True)
     if "trades_weight" in given and (run.method != "trades" or run.regulariser.kind != "none"):
         said.append("trades_weight does nothing: there is no divergence in this loss")
