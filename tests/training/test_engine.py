@@ -126,6 +126,7 @@ def same_losses(split, run, fast_machine, tmp_path, device=CPU):
     return other.engine
 
 
+@pytest.mark.kills
 @compiling
 @pytest.mark.parametrize("fields", VARIANTS)
 def test_the_compiled_step_tracks_the_plain_one(split, tmp_path, fields):
@@ -221,6 +222,7 @@ def test_the_tolerance_would_catch_a_wrong_step(split, tmp_path, monkeypatch):
         assert max(abs(np.array(wrong) / np.array(plain) - 1)) > 4e-3
 
 
+@pytest.mark.kills
 @compiling
 def test_nothing_may_recompile_after_the_first_steps(split, tmp_path):
     machine = PLAIN.with_fields(compile="on")
@@ -421,6 +423,7 @@ def test_what_is_counted(split, tmp_path, fields, counted):
     assert [float(total) > 0 for total in trainer.engine.totals[1:3]] == list(counted)
 
 
+@pytest.mark.kills
 @compiling
 def test_what_was_compiled_is_kept_for_the_next_start(split, tmp_path, monkeypatch):
     monkeypatch.delenv("TORCHINDUCTOR_CACHE_DIR", raising=False)
