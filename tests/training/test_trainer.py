@@ -157,7 +157,7 @@ def test_seeds_differ_and_repeat(digits, tmp_path):
             {"regulariser.kind": "squared", "regulariser.of": "logits", "method": "trades"},
             "",
         ),
-        ({"recipe": "folder"}, "2 updates in all"),
+        ({"data.name": "folder:mine"}, "2 updates in all"),
         ({"labels.top_k": 9}, ""),
         ({"labels.rule": "one-hot", "labels.top_k": 20, "labels.ratio": 3}, ""),
     ],
@@ -173,12 +173,13 @@ def test_settings_that_do_other_than_they_seem_are_explained(
 
 
 def test_few_updates_are_told_of_a_new_network_on_somebodys_pictures():
-    own = TINY.with_fields(recipe="folder", epochs=10)
+    own = TINY.with_paths({"data.name": "folder:mine", "epochs": 10})
     for run, images, told in (
         (own, 320, True),
         (own.with_fields(epochs=100), 320, False),
         (own.with_fields(weights="trained.safetensors"), 320, False),
-        (own.with_fields(recipe="digits-r-mc-la"), 320, False),
+        (own.with_fields(method="undefended"), 320, False),
+        (TINY.with_fields(epochs=10), 320, False),
         (own, 30, True),
     ):
         assert any("updates in all" in said for said in remarks(run, 10, images)) == told

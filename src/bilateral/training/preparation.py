@@ -119,7 +119,8 @@ def remarks(run: Run, classes: int, images: int) -> list[str]:
     if size > images:
         said.append(f"optimiser.batch_size {size}: a step takes all {images:,} training images")
     steps = run.epochs * (images // min(size, images))
-    if run.recipe == "folder" and steps < FEW_STEPS and run.weights is None:
+    new = run.weights is None and run.method != "undefended"
+    if run.data.name.startswith("folder:") and new and steps < FEW_STEPS:
         said.append(
             f"{steps} updates in all: under attack a new network may not learn anything so soon"
         )
