@@ -469,8 +469,6 @@ def test_early_readings_are_compared_at_one_budget_and_schedule():
     assert not alike(run, wider) and not alike(run, run.with_fields(epochs=30))
     assert not alike(run, run.with_paths({"optimiser.schedule": "triangular"}))
     assert not alike(run, run.with_paths({"optimiser.last_share": 0.5}))
-    begun = run.with_paths({"beginning.share": 0.5, "beginning.clean": True})
-    assert not alike(run, begun) and alike(begun, begun.with_fields(seed=3))
     held_out = run.with_paths({"data.held_out": 2000})
     assert alike(run, held_out), "250 images are read of either"
     assert not alike(held_out, held_out.with_fields(keep="best"))

@@ -238,24 +238,6 @@ class Regulariser(Settings):
     )
 
 
-class Beginning(Settings):
-    """Cheaper epochs at the start of a run: what is learnt first needs no attack and no detail."""
-
-    share: Annotated[float, Field(ge=0, lt=1)] = Field(
-        0.0, description="share of the epochs that begin cheaper"
-    )
-    clean: bool = Field(
-        False, description="on clean images alone: attacks start later (Gupta et al. 2020)"
-    )
-    image_size: Side | None = Field(None, description="on images resized to this height")
-
-    @model_validator(mode="after")
-    def _whole(self) -> "Beginning":
-        if bool(self.share) != (self.clean or self.image_size is not None):
-            raise ValueError("beginning.share goes with beginning.clean or beginning.image_size")
-        return self
-
-
 class Run(Settings):
     """Everything that decides what a training run computes."""
 
@@ -288,7 +270,6 @@ class Run(Settings):
     )
     optimiser: Optimiser = Optimiser()
     epochs: Positive = Field(100, description="passes over the training set")
-    beginning: Beginning = Beginning()
     averaging: Annotated[float, Field(gt=0, lt=1)] | None = Field(
         None, description="decay of the averaged weights (EMA); none: the last weights"
     )
@@ -326,10 +307,6 @@ class Run(Settings):
             )
         if self.data.cutmix:
             self._mixable()
-        if self.beginning.clean and self.method == "undefended":
-            raise ValueError("beginning.clean: the method is undefended, all of the run is clean")
-        if self.beginning.image_size and self.adversary.prior_start:
-            raise ValueError("adversary.prior_start knows images of one size alone")
         if self.labels.averaged_share and (self.averaging is None or self.method == "undefended"):
             raise ValueError("labels.averaged_share is for adversarial training with averaging")
         if self.guard != "watch" and not self.check_epochs:
@@ -352,11 +329,6 @@ class Run(Settings):
         Weights are kept for what half of the held-out images say: the others can still judge them.
         """
         return min(self.data.held_out // 2, MOST_READ) if self.keep == "best" else GUARD_IMAGES
-
-    @property
-    def beginning_epochs(self) -> int:
-        """How many epochs begin cheaper; the last one never does."""
-        return min(round(self.beginning.share * self.epochs), self.epochs - 1)
 
     @property
     def images_judging(self) -> int:

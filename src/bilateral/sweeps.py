@@ -92,7 +92,7 @@ def alike(one: Run, other: Run) -> bool:
     def matters(run: Run) -> tuple[Any, ...]:
         rate = run.optimiser
         schedule = (run.epochs, rate.schedule, rate.milestones, rate.last_share)
-        return (run.adversary.epsilon, *schedule, run.beginning, run.keep, run.images_read)
+        return (run.adversary.epsilon, *schedule, run.keep, run.images_read)
 
     return matters(one) == matters(other)
 

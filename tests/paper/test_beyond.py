@@ -30,11 +30,18 @@ def test_the_strong_recipe_is_what_was_judged_on_held_out_images():
     assert judged["pull-cutmix-mix/seed0"] == run.with_fields(recipe="cifar10-r-fgsm")
 
 
+def test_the_fast_recipe_is_what_was_judged_but_for_its_length_and_all_images():
+    plan = sweep.read_plan(STUDIES / "fast.toml")
+    judged = {name: one.run for name, one in sweep.runs_of(plan)}["nuat/seed0"]
+    run = recipe_named("cifar10-fast").with_fields(recipe="cifar10-r-fgsm", epochs=judged.epochs)
+    assert judged == run.with_paths({"data.held_out": 1000})
+
+
 @pytest.mark.parametrize("name", RUNS)
 def test_a_strong_recipe_costs_no_more_than_eight_forwards(name):
     run = recipe_named(name)
     assert forwards_per_image(run) <= 8 and run.adversary.steps == 1
-    assert run.data.name == name.removesuffix("-strong")
+    assert run.data.name == name.partition("-")[0]
     assert run.data.augment == ("crop" if name.startswith("svhn") else "crop-flip"), "no mirror"
 
 

@@ -4,7 +4,15 @@ import json
 
 import pytest
 
-from bilateral.paper.pages import IN_BRIEF, brief, first_figure, measured_tables, tables_page
+from bilateral.paper.pages import (
+    IN_BRIEF,
+    beyond_page,
+    brief,
+    fast_figure,
+    first_figure,
+    measured_tables,
+    tables_page,
+)
 from bilateral.paper.side_by_side import interval_of
 from bilateral.paper.tables import TABLES
 
@@ -67,6 +75,17 @@ def test_the_first_figure_is_of_the_longest_schedule():
         "| AutoAttack at 8/255 (n = 1,000) |"
     )
     assert line == "| accuracy (%) | 90.5 | 54.7 | **36.4** [33.5, 39.4] |"
+
+
+def test_the_fast_recipe_stands_in_such_a_line_too(tmp_path):
+    attacks = {"pgd20": {"accuracy": 0.52, "images": 10000}}
+    attacks["autoattack"] = {"accuracy": 0.47, "images": 10000, "by_seed": [0.46, 0.48]}
+    row = {**ROW, "title": "cifar10-fast", "attacks": attacks, "train_seconds_alone": 58.7}
+    (tmp_path / "beyond.json").write_text(json.dumps([row]))
+    head, _, line = fast_figure(tmp_path).splitlines()
+    assert head.startswith("| CIFAR-10, wrn-28-10, 100 epochs of cifar10-fast | clean |")
+    assert line == "| accuracy (%) | 90.5 | 52.0 | **47.0** (46.0 to 48.0) |"
+    assert "- cifar10-fast (wrn-28-10, trained in 58.7 s alone): " in beyond_page(tmp_path)
 
 
 @pytest.mark.parametrize(

@@ -99,8 +99,6 @@ MOMENTUM = {"weight_perturbation": 0.01, "weight_perturbation_along": "momentum"
 MIXED = {"data.cutmix": 0.5, "adversary.target": "none", "labels.rule": "one-hot"}
 NUAT = {"method": "trades", "regulariser.kind": "nuclear", "regulariser.weight": 1.0}
 NUAT |= {"regulariser.of": "logits", "regulariser.rising": True}
-BEGINNING = {"beginning.share": 0.4, "beginning.clean": True, "beginning.image_size": 6}
-BEGINNING |= {"adversary.target": "none", "labels.rule": "one-hot"}
 VARIANTS = [
     {},
     {"labels.averaged_share": 0.5},
@@ -109,7 +107,6 @@ VARIANTS = [
     MIXED,
     MOMENTUM,
     NUAT,
-    BEGINNING,
 ]
 
 

@@ -42,14 +42,11 @@ def weights(out):
 
 
 def test_two_processes_learn_what_one_does_with_the_whole_batch(tmp_path):
-    """Gradients are means over the whole batch; noise and crops belong to the image.
-
-    The first of the two epochs is clean, so the step changes between them.
-    """
+    """Gradients are means over the whole batch; noise and crops belong to the image."""
     (tmp_path / "own.py").write_text(PLAIN_MODEL)
-    options = ["--model", f"{tmp_path}/own.py:build", "--beginning.share", "0.5"]
+    model = ["--model", f"{tmp_path}/own.py:build"]
     for processes in (1, 2):
-        done = run(tmp_path / str(processes), *options, "--beginning.clean", processes=processes)
+        done = run(tmp_path / str(processes), *model, processes=processes)
         assert done.returncode == 0, done.stderr
     assert done.stdout.count("trained") == 1, "the first process alone speaks"
     one, two = (load_file(weights(tmp_path / name)) for name in "12")

@@ -10,7 +10,6 @@ from typing import NamedTuple
 import numpy as np
 import torch
 from torch import Tensor
-from torch.nn import functional as F
 
 from bilateral.config import Data
 from bilateral.data.datasets import Split
@@ -152,9 +151,3 @@ def shift_and_mirror(pixels: Tensor, shifts: Tensor, mirror: Tensor, fill: float
     place = place.flatten(1)[:, None].expand(-1, channels, -1)
     moved = pixels.flatten(2).gather(2, place).view_as(pixels).to(torch.float32)
     return torch.where(here[:, None], moved, fill)
-
-
-def resized(images: Tensor, height: int) -> Tensor:
-    """Images of this height and as wide as before in proportion, smoothed where they shrink."""
-    width = max(1, round(height * images.shape[-1] / images.shape[-2]))
-    return F.interpolate(images, size=(height, width), mode="bilinear", antialias=True)

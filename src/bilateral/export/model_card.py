@@ -116,16 +116,6 @@ def _data(subject: Subject, run: Run) -> str:
     return "\n".join(f"- {line}" for line in lines)
 
 
-def _beginning(run: Run) -> str:
-    """What the first epochs did without, if they did."""
-    if not run.beginning_epochs:
-        return ""
-    clean = "on clean images" if run.beginning.clean else "on attacked images"
-    size = run.beginning.image_size
-    small = f" of height {size}" if size is not None else ""
-    return f", the first {run.beginning_epochs} {clean}{small}"
-
-
 def _recipe(run: Run) -> str:
     adversary, labels, optimiser = run.adversary, run.labels, run.optimiser
     rows = [["recipe", run.recipe], ["method", run.method]]
@@ -140,7 +130,7 @@ def _recipe(run: Run) -> str:
     if pull := _pull(run):
         rows.append(["pull of the adversarial and the clean prediction", pull])
     rows += [
-        ["epochs", str(run.epochs) + _beginning(run)],
+        ["epochs", str(run.epochs)],
         ["batch size", str(optimiser.batch_size)],
         ["learning rate", f"{optimiser.learning_rate:g}, {optimiser.schedule}"],
         ["weight averaging", "none" if run.averaging is None else f"{run.averaging:g}"],

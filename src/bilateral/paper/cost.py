@@ -14,7 +14,7 @@ from bilateral.models import build_model
 from bilateral.paper.plan import Choices, all_runs, budget, columns_of, runs_of
 from bilateral.paper.tables import Attack, PaperTable, Transfer
 from bilateral.runtime import autocast, has_bfloat16, place, synchronise
-from bilateral.training.step import passes_per_image
+from bilateral.training.step import forwards_per_image
 
 _HOUR, _DAY, _YEAR = 3600.0, 86_400.0, 31_557_600.0
 _UNITS = (
@@ -65,7 +65,7 @@ def costs(
         return forwards / rates[key]
 
     training = sum(
-        seconds(run, training_images(run) * passes_per_image(run, image_height(run)))
+        seconds(run, run.epochs * training_images(run) * forwards_per_image(run))
         for name, run in runs.items()
         if name not in trained
     )
@@ -93,12 +93,6 @@ def training_images(run: Run) -> int:
     per_class = run.data.images_per_class
     classes = IMAGENET[3] if entry is None else len(entry.classes)
     return count if per_class is None else per_class * classes
-
-
-def image_height(run: Run) -> int:
-    """Pixels of the images that a run is trained on."""
-    entry = DATASETS.get(run.data.name)
-    return (IMAGENET[2] if entry is None else entry.image_shape)[0]
 
 
 def evaluation_forwards(table: PaperTable, run: Run, choices: Choices) -> int:

@@ -10,7 +10,7 @@ import torch
 from torch import nn
 from torch.utils.flop_counter import FlopCounterMode
 
-from bilateral.config import Beginning, Run
+from bilateral.config import Run
 from bilateral.data.batches import Batch
 from bilateral.data.datasets import Split, entry_named, load_training
 from bilateral.machine import Machine
@@ -55,11 +55,7 @@ def bench_train(
     seconds: float = 10.0,
     note: Note = lambda _: None,
 ) -> dict[str, Any]:
-    """Images a second with every feature on, then with each of `without` switched off.
-
-    Of a run that begins cheaper, the epochs after that.
-    """
-    run = run.with_fields(beginning=Beginning())
+    """Images a second with every feature on, then with each of `without` switched off."""
     matrix_rate = matmul_tflops(device)
     note(f"matrix products: {rate(matrix_rate)} TFLOP/s")
     rows: dict[str, dict[str, Any]] = {}

@@ -13,8 +13,8 @@ from torch import Tensor, nn
 from torch.nn.parallel import DistributedDataParallel
 from torch.utils._triton import has_triton
 
-from bilateral.config import Beginning, Run
-from bilateral.data.batches import Batch, augment, augmentation_keys, moves, resized
+from bilateral.config import Run
+from bilateral.data.batches import Batch, augment, augmentation_keys, moves
 from bilateral.data.mixing import cut_and_mix
 from bilateral.errors import UserError
 from bilateral.machine import Machine, Switch
@@ -88,10 +88,8 @@ class Engine:
         processes: Processes | None = None,
         priors: Priors | None = None,
         classes: int = 0,
-        beginning: Beginning | None = None,
     ) -> None:
         self.priors, self.classes = priors, classes
-        self.beginning = beginning or Beginning()
         self.model, self.run, self.optimiser, self.averaged = model, run, optimiser, averaged
         self.device, self.bfloat16, self.speed = device, bfloat16, speed
         self.image_size = image_size
@@ -134,8 +132,6 @@ class Engine:
     @property
     def counts(self) -> tuple[bool, bool]:
         """Whether images are counted that are right when clean, and when attacked."""
-        if self.beginning.clean:
-            return True, False
         if self.run.method == "adversarial":
             return reads_clean(self.run), True
         return True, self.run.method == "trades"
@@ -207,8 +203,6 @@ class Engine:
             keys = image_keys(self._numbers[:1], batch.numbers)
             share = self.run.data.cutmix
             images, labels = cut_and_mix(images, labels, self.classes, keys, share)
-        if self.beginning.image_size is not None:
-            images = resized(images, self.beginning.image_size)
         if self.speed.channels_last:
             images = images.contiguous(memory_format=torch.channels_last)
         self.optimiser.zero_grad(set_to_none=True)
@@ -230,7 +224,7 @@ class Engine:
         alone = self.processes.world == 1 or last
         with nullcontext() if alone else self._update.no_sync():
             perturbed = self._attack(images, labels, numbers)
-            if not self.run.weight_perturbation or perturbed is None:
+            if not self.run.weight_perturbation:
                 return self._add_gradients(perturbed, images, labels)
             if climbs(self.run):
                 self._add_gradients(perturbed, images, labels)
@@ -242,8 +236,6 @@ class Engine:
 
     def _attack(self, images: Tensor, labels: Tensor, numbers: Tensor) -> Perturbed | None:
         """The adversary's work on a part of the batch, from priors where the run keeps some."""
-        if self.beginning.clean:
-            return None
         keys = image_keys(self._numbers[3], numbers)
         start = None
         if self.priors:

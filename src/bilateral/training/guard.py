@@ -124,13 +124,9 @@ class Recovery:
     stopped: bool = False
     told: bool = False
 
-    def collapsed(self, reading: Reading, began_clean: bool = False) -> bool:
-        """Judge a reading by the best so far, and take it into account for the next.
-
-        What began on clean images looks collapsed until attacks have taught it more than guessing.
-        """
-        least, _ = wilson_interval(self.best, reading.images)
-        found = reading.collapsed(self.best) and (not began_clean or least > reading.guessing)
+    def collapsed(self, reading: Reading) -> bool:
+        """Judge a reading by the best so far, and take it into account for the next."""
+        found = reading.collapsed(self.best)
         self.best = max(self.best, reading.robust)
         return found
 

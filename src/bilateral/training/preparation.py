@@ -5,7 +5,7 @@ import torch
 from torch import Tensor, nn
 
 from bilateral.config import Run
-from bilateral.data.batches import Batches, as_floats, resized
+from bilateral.data.batches import Batches, as_floats
 from bilateral.data.datasets import Split
 from bilateral.data.device_images import DeviceImages
 from bilateral.data.photograph_batches import Decoder, PhotographBatches
@@ -67,17 +67,12 @@ def batches_of(
 
 def first_batch_fits(model: nn.Module, batches: AnyBatches, run: Run, classes: int) -> None:
     """Say that the model does not take the images before anything is written."""
-    image = batches.floats(torch.zeros(1, dtype=torch.int64))
-    small, height = run.beginning.image_size, image.shape[-2]
-    if small is not None and small >= height:
-        raise UserError(f"beginning.image_size {small}: must be below the images' {height}")
-    for seen in [image] if small is None else [image, resized(image, small)]:
-        logits = output_of(model, seen, run.model)
-        if tuple(logits.shape) != (1, classes):
-            raise UserError(
-                f"{run.model} gives outputs of shape {tuple(logits.shape)} for one image; "
-                f"{run.data.name} needs (1, {classes})"
-            )
+    logits = output_of(model, batches.floats(torch.zeros(1, dtype=torch.int64)), run.model)
+    if tuple(logits.shape) != (1, classes):
+        raise UserError(
+            f"{run.model} gives outputs of shape {tuple(logits.shape)} for one image; "
+            f"{run.data.name} needs (1, {classes})"
+        )
 
 
 def numbers_read(labels: np.ndarray, run: Run) -> np.ndarray:
@@ -114,8 +109,6 @@ def remarks(run: Run, classes: int, images: int) -> list[str]:
         )
     if adversarial and rule.top_k is not None and rule.top_k >= classes:
         said.append(f"labels.top_k {rule.top_k}: all {classes - 1} wrong classes get a share")
-    if run.beginning.share and not run.beginning_epochs:
-        said.append(f"beginning.share {run.beginning.share:g}: that is no epoch of {run.epochs}")
     if size > images:
         said.append(f"optimiser.batch_size {size}: a step takes all {images:,} training images")
     steps = run.epochs * (images // min(size, images))

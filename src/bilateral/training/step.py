@@ -127,16 +127,6 @@ def forwards_per_image(run: Run) -> int:
     return clean + 2 * adversary.steps + updates * update
 
 
-def passes_per_image(run: Run, height: int) -> float:
-    """The cost of a whole run in forward passes of an image of this height; less where it begins
-    cheaper.
-    """
-    passes, begun = forwards_per_image(run), run.beginning_epochs
-    cheaper = 3 if run.beginning.clean else passes
-    share = ((run.beginning.image_size or height) / height) ** 2
-    return begun * cheaper * share + (run.epochs - begun) * passes
-
-
 def _correct(logits: Tensor, labels: Tensor) -> Tensor:
     if labels.is_floating_point():  # of a mixed image the class that has most of it
         labels = labels.argmax(1)

@@ -13,7 +13,7 @@ from typing import Any
 import torch
 from torch import nn
 
-from bilateral.config import Adversary, Beginning, Run
+from bilateral.config import Adversary, Run
 from bilateral.data.batches import Batch
 from bilateral.data.datasets import Split
 from bilateral.errors import Interrupted, TrainingError, UserError
@@ -77,7 +77,7 @@ class Trainer:
         if run.weights is not None:
             read_weights(Path(run.weights), model)
         self.model = place(model, device, speed.channels_last)
-        torch.backends.cudnn.benchmark = True  # training batches have one shape, or two
+        torch.backends.cudnn.benchmark = True  # every training batch has the same shape
         self.batches = batches_of(split, run, self.machine, device, self.processes)
         self.optimiser = build_optimiser(self.model, run.optimiser, speed.fused)
         self.averaged = AveragedWeights(self.model, run.averaging) if run.averaging else None
@@ -97,14 +97,11 @@ class Trainer:
         if self.machine.tensorboard:
             require_tensorboard()
 
-    def _engine(self, adversary: Adversary, epoch: int = 0) -> Engine:
+    def _engine(self, adversary: Adversary) -> Engine:
         """What takes the steps, with the recipe's training attack or a milder one."""
-        beginning, labels = self._beginning(epoch), self.run.labels
-        if beginning.clean and labels.rule in ("adversarial", "supplementary"):
-            labels = labels.with_fields(rule="one-hot")  # there is no adversary yet
         return Engine(
             self.model,
-            self.run.with_fields(adversary=adversary, labels=labels),
+            self.run.with_fields(adversary=adversary),
             self.optimiser,
             self.averaged,
             self.device,
@@ -115,12 +112,7 @@ class Trainer:
             self.processes,
             self.priors,
             len(self.split.classes),
-            beginning,
         )
-
-    def _beginning(self, epoch: int) -> Beginning:
-        """What is cheaper in an epoch, if anything."""
-        return self.run.beginning if epoch < self.run.beginning_epochs else Beginning()
 
     @property
     def total_steps(self) -> int:
@@ -208,8 +200,6 @@ class Trainer:
         progress = self.step / self.total_steps
         rate = learning_rate(self.run.optimiser, progress)
         started = time.monotonic() if self.first_step_seconds is None else None
-        if self._beginning(epoch) != self.engine.beginning:
-            self.engine = self._engine(self.engine.run.adversary, epoch)
         self.step += 1
         step_in_epoch = (self.step - 1) % self.batches.steps
         self.engine.take(batch, epoch, step_in_epoch, self.step, rate, progress)
@@ -277,8 +267,7 @@ class Trainer:
 
     def _collapsed(self, reading: Reading) -> bool:
         """Whether the training attack has stopped to teach; all processes agree."""
-        attacked = self.run.method != "undefended" and not self.engine.beginning.clean
-        judged = attacked and self.recovery.collapsed(reading, self.run.beginning.clean)
+        judged = self.run.method != "undefended" and self.recovery.collapsed(reading)
         return bool(self.processes.largest(int(judged))[0])
 
     def _glance(self, epoch: int, started: float, first_step: int) -> bool:
@@ -321,7 +310,7 @@ class Trainer:
             record["guard"] |= {"collapsed": True, "discarded": True}
             self._log(record)
         self._take_state(recovery.good)
-        self.engine = self._engine(adversary, back)
+        self.engine = self._engine(adversary)
         self._save()
         if not recovery.stopped:  # last: the checkpoint says where to cut
             self.logbook.cut(back)
@@ -378,9 +367,8 @@ class Trainer:
             self.recovery = Recovery(**state.get("recovery", {}))
             self.best = Best.stored(state.get("best", {}), self.final_model)
             adversary = Adversary.model_validate(state.get("adversary", self.run.adversary))
-            epoch = self.step // self.batches.steps
-            if adversary != self.run.adversary or self._beginning(epoch) != self.engine.beginning:
-                self.engine = self._engine(adversary, epoch)
+            if adversary != self.run.adversary:
+                self.engine = self._engine(adversary)
             self.engine.go_on(state["sums"])
             check_progress(state, self.total_steps)
         except (RuntimeError, ValueError, LookupError, TypeError, AttributeError) as error:
