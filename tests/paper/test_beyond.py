@@ -92,6 +92,7 @@ def test_two_seeds_are_measured_and_shown_with_their_spread(tmp_path, monkeypatc
     (row,) = json.loads((tmp_path / "quick" / "beyond.json").read_text())
     assert row["seeds"] == [0, 1] and len(set(row["weights"])) == 2
     assert row["clean_accuracy"] == pytest.approx(sum(row["clean_by_seed"]) / 2)
+    assert row["train_seconds"] == pytest.approx(sum(row["train_seconds_by_seed"]) / 2)
     for attack in row["attacks"].values():
         low, high = sorted(attack["by_seed"])
         assert attack["accuracy"] == pytest.approx((low + high) / 2)

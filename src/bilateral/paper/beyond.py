@@ -10,15 +10,28 @@ from bilateral.config import Adversary, Data, Labels, Optimiser, Regulariser, Ru
 from bilateral.errors import unknown
 from bilateral.paper.tables import CLEAN, TABLES, Attack, Column, PaperTable, Row
 
-STRONG = Run(
-    data=Data(held_out=2000, cutmix=0.5),
+_BASE = Run(
     model="preact-resnet-18-silu",
     method="trades",
-    labels=Labels(rule="one-hot", mix=0.45),
-    regulariser=Regulariser(kind="squared", of="logits", rising=True, weight=2.0),
+    labels=Labels(rule="one-hot"),
     optimiser=Optimiser(
         batch_size=512, learning_rate=0.4, schedule="triangular", weight_decay=5e-4
     ),
+)
+
+FAST = _BASE.with_fields(
+    adversary=Adversary(start_width=0.5, start_corners=True, target="none"),
+    regulariser=Regulariser(kind="nuclear", of="logits", rising=True, weight=11.0),
+    averaging=0.995,
+    check_epochs=12,
+    epochs=30,
+)
+"""`nuat` of `studies/fast.toml`, for as many epochs as an H200 does in a minute."""
+
+STRONG = _BASE.with_fields(
+    data=Data(held_out=2000, cutmix=0.5),
+    labels=Labels(rule="one-hot", mix=0.45),
+    regulariser=Regulariser(kind="squared", of="logits", rising=True, weight=2.0),
     averaging=0.998,
     keep="best",
     check_epochs=5,
@@ -26,26 +39,14 @@ STRONG = Run(
 )
 """`pull-cutmix-mix` of `studies/longest.toml`: eight forwards an image."""
 
-FAST = STRONG.with_fields(
-    data=Data(),
-    labels=Labels(rule="one-hot"),
-    adversary=Adversary(start_width=0.5, start_corners=True, target="none"),
-    regulariser=Regulariser(kind="nuclear", of="logits", rising=True, weight=11.0),
-    averaging=0.995,
-    keep="last",
-    check_epochs=12,
-    epochs=30,
-)
-"""`nuat` of `studies/fast.toml`, for as many epochs as an H200 does in a minute."""
-
 RUNS: dict[str, tuple[str, Run]] = {
-    "cifar10-strong": (
-        "CIFAR-10, beyond the paper: a pull of both predictions that grows, soft labels, CutMix",
-        STRONG,
-    ),
     "cifar10-fast": (
         "CIFAR-10, beyond the paper: NuAT's pull and start, a minute on one H200",
         FAST,
+    ),
+    "cifar10-strong": (
+        "CIFAR-10, beyond the paper: a pull of both predictions that grows, soft labels, CutMix",
+        STRONG,
     ),
     "cifar100-strong": (
         "CIFAR-100: the same as cifar10-strong, not tried yet",

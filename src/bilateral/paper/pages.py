@@ -77,21 +77,22 @@ def beyond_page(folder: Path) -> str:
 def first_figure(results: Mapping[str, Rows]) -> str:
     """What the method leaves, in a line: clean, under twenty steps of PGD, under AutoAttack."""
     rows = [row for row in results["cifar10"] if row["title"] == "R-MC-LA"]
-    return _figure(max(rows, key=lambda one: int(one["epochs"])), "pgd20-last")
+    return _figure(max(rows, key=lambda one: int(one["epochs"])), "pgd20-last", "last step")
 
 
 def fast_figure(folder: Path) -> str:
     """What `cifar10-fast` leaves, in the same line."""
     rows = read_rows(folder / f"{beyond.TABLE.name}.json")
-    return _figure(next(row for row in rows if row["title"] == "cifar10-fast"), "pgd20")
+    fast = [row for row in rows if row["title"] == "cifar10-fast"]
+    return _figure(fast[0], "pgd20", "any step") if fast else "Not measured yet."
 
 
-def _figure(row: Mapping[str, Any], twenty_steps: str) -> str:
-    pgd, strongest = row["attacks"][twenty_steps], row["attacks"]["autoattack"]
+def _figure(row: Mapping[str, Any], attack: str, counted: str) -> str:
+    pgd, strongest = row["attacks"][attack], row["attacks"]["autoattack"]
     head = [
         f"CIFAR-10, {row['model']}, {row['epochs']} epochs of {row['title']}",
         "clean",
-        f"PGD-20 at 8/255 (n = {pgd['images']:,})",
+        f"PGD-20 at 8/255, {counted} (n = {pgd['images']:,})",
         f"AutoAttack at 8/255 (n = {strongest['images']:,})",
     ]
     cells = [percent(row["clean_accuracy"]), percent(pgd["accuracy"])]
@@ -139,7 +140,7 @@ def _notes(rows: Rows) -> list[str]:
 
 
 def _about(row: Mapping[str, Any]) -> str:
-    """A row's model; its training time alone on the device where it was measured apart."""
-    alone = row.get("train_seconds_alone")
-    time = f"{row['train_seconds']:,.0f} s" if alone is None else f"{alone:.1f} s alone"
-    return f"{row['title']} ({row['model']}, trained in {time})"
+    times = row.get("train_seconds_by_seed") or [row["train_seconds"]]
+    least, most = (f"{time:,.0f}" for time in (min(times), max(times)))
+    took = least if len(times) == 1 else f"{least} to {most}"
+    return f"{row['title']} ({row['model']}, trained in {took} s)"

@@ -127,6 +127,7 @@ class Reproduction:
         clean = figures.pop("clean", {})
         run = runs[0]
         folders = [self._folder(one) for one in runs]
+        seconds = [folder.last_record()["seconds"] for folder in folders]
         attacks = {column.measure.name for column in columns if isinstance(column.measure, Attack)}
         return {
             "title": row.title,
@@ -141,7 +142,8 @@ class Reproduction:
             "attacks": {key: _named(cell) for key, cell in figures.items() if key in attacks},
             "other": {key: cell for key, cell in figures.items() if key not in attacks},
             "paper": {} if self.choices.quick else printed(table, row),
-            "train_seconds": mean(folder.last_record()["seconds"] for folder in folders),
+            "train_seconds": mean(seconds),
+            "train_seconds_by_seed": seconds if len(seconds) > 1 else [],
             "weights": [evaluations(folder).entries[-1].weights_digest for folder in folders],
             "config_digests": [config_digest(one) for one in runs],
             "version": bilateral.__version__,
