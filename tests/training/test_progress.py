@@ -1,7 +1,9 @@
 """What a user sees of training: plain lines in a pipe, a bar on a terminal, nothing when quiet."""
 
+import pytest
 from rich.console import Console
 
+from bilateral.training import progress as module
 from bilateral.training.progress import TrainingProgress
 
 RECORD = {
@@ -54,3 +56,18 @@ def test_a_narrow_terminal_keeps_the_bar_and_the_time_left():
         assert last.startswith("digits-r-mc-la on cpu ") and "━━━━━" in last and "80%" in last
         assert "epoch 2" in last and ":" in last.split()[-1]
     assert "loss 1.234" in shown(terminal=True, width=80)[1].splitlines()[-1]
+
+
+@pytest.mark.parametrize(
+    ("steps", "told"), [(1000, ["about 2.6 hours to go at this rate"]), (300, [])]
+)
+def test_hours_are_told_once_where_no_bar_tells_them(steps, told, monkeypatch):
+    """The first step, which may be compiled, took 500 s; each later one takes ten."""
+    clock = iter([500.0 + 10 * step for step in range(40)])
+    monkeypatch.setattr(module.time, "monotonic", lambda: next(clock))
+    progress = TrainingProgress()
+    progress.console = Console(force_terminal=False, width=160, record=True, highlight=False)
+    with progress.running("a run", steps=steps, done=50):
+        for done in range(51, 91):
+            progress.step(done)
+    assert progress.console.export_text().splitlines() == told

@@ -1,6 +1,7 @@
 """How training is shown, on standard error: a live bar on a terminal, else plain lines."""
 
 import sys
+import time
 from collections.abc import Iterator
 from contextlib import contextmanager
 from typing import Any
@@ -11,6 +12,9 @@ from rich.progress import BarColumn, Progress, TaskID, TextColumn, TimeRemaining
 BAR = 32
 """Cells that the bar, the share done and the time left keep of a line, however narrow it is."""
 
+KNOWN_AFTER, LONG = 60.0, 3600.0
+"""Seconds after which the rate is known, and from which on it is told how long a run takes."""
+
 
 class TrainingProgress:
     """Shows steps and epochs as they come; says nothing when quiet."""
@@ -19,11 +23,15 @@ class TrainingProgress:
         self.console = Console(file=sys.stderr, quiet=quiet, highlight=False, soft_wrap=True)
         self._bar: Progress | None = None
         self._task: TaskID | None = None
+        self._steps = 0
+        self._first: tuple[int, float] | None = None
+        self._told = False
 
     @contextmanager
     def running(self, title: str, steps: int, done: int) -> Iterator[None]:
         """Show a run of `steps` steps of which `done` are done already."""
         if not self.console.is_terminal or self.console.quiet:
+            self._steps, self._first, self._told = steps, None, False
             yield
             return
         columns = (
@@ -45,10 +53,25 @@ class TrainingProgress:
 
     def step(self, done: int, record: dict[str, Any] | None = None) -> None:
         """A step was taken; `record` holds the epoch so far when it was read."""
-        if self._bar is not None and self._task is not None:
-            self._bar.update(self._task, completed=done)
-            if record is not None:
-                self._bar.update(self._task, reading=self._reading(record))
+        if self._bar is None or self._task is None:
+            self._tell_hours(done)
+            return
+        self._bar.update(self._task, completed=done)
+        if record is not None:
+            self._bar.update(self._task, reading=self._reading(record))
+
+    def _tell_hours(self, done: int) -> None:
+        """Where no bar shows the time left: say once if it is hours."""
+        now = time.monotonic()
+        if self._first is None:  # that step may have been compiled
+            self._first = done, now
+        first, since = self._first
+        if self._told or done <= first or now - since < KNOWN_AFTER:
+            return
+        self._told = True
+        left = (self._steps - done) * (now - since) / (done - first)
+        if left > LONG:
+            self.note(f"about {left / 3600:.1f} hours to go at this rate")
 
     def _reading(self, record: dict[str, Any]) -> str:
         """The epoch so far, as much as fits beside the bar: the lines above say the rest."""
