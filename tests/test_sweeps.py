@@ -459,7 +459,7 @@ def test_an_edited_file_is_not_answered_with_old_results(swept, capsys):
     edited = swept / "edited.toml"
     edited.write_text(SMALL.replace("epochs = 3", "epochs = 4"))
     assert main(["sweep", str(edited), "--out", str(swept / "out")]) == 2
-    assert "was trained with other settings" in capsys.readouterr().err
+    assert "was trained with other settings (epochs: 3 -> 4): choose" in capsys.readouterr().err
 
 
 def test_early_readings_are_compared_at_one_budget_and_schedule():

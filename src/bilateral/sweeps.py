@@ -24,7 +24,7 @@ from bilateral.jobs import run_together
 from bilateral.machine import Machine
 from bilateral.reading import read_json
 from bilateral.results import Evaluation, wilson_interval
-from bilateral.runs import RunFolder
+from bilateral.runs import RunFolder, differences
 from bilateral.runtime import commit, limit_threads, versions
 from bilateral.storage import write_json, writing_to
 from bilateral.training.preparation import numbers_read, training_part
@@ -147,9 +147,11 @@ class Sweep:
         stored = {name: old for name, old in self._stored().items() if old.status != NOT_STARTED}
         for name, trial in self.trials.items():
             if name in stored and stored[name].config_digest != trial.config_digest:
+                before = RunFolder(self.out / name).read_run()
+                changed = "; ".join(differences(before, runs[name].run))
                 raise UserError(
-                    f"{self.out / name} was trained with other settings: choose another --out, "
-                    "or give the run another name"
+                    f"{self.out / name} was trained with other settings ({changed}): choose "
+                    "another --out, or give the run another name"
                 )
         # What a run is along the axes is the file's to say: an axis may have got another name.
         self.trials |= {

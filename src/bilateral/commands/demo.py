@@ -58,7 +58,9 @@ def command(words: Sequence[str]) -> None:
             apgd = percent(found.accuracies["apgd"])
             print(f"{name}: APGD, a stronger attack, leaves {apgd} % of {found.images} images;")
             print(f"  verdict on the figures above: {found.verdict}")
+            for reason in found.reasons:
+                print(f"  {reason}")
         print(f"\nlook at {page} in a browser; both runs are beside it")
-        print("next: bilateral train cifar10-r-mc-la --help")
+        print("next, on a GPU: bilateral data fetch cifar10 && bilateral train cifar10-fast")
 
     call(demo, words, "bilateral demo")

@@ -178,7 +178,7 @@ def budgets(plan: Plan) -> list[float]:
 def read_plan(path: Path) -> Plan:
     """The sweep that a file describes."""
     if not path.is_file():
-        raise UserError(f"no sweep at {path}")
+        raise UserError(f"no file at {path}")
     try:
         content = read_plain(path, MOST_BYTES)
         if path.suffix == ".json":

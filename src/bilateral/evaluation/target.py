@@ -60,6 +60,8 @@ def find_target(
         known = config_digest(run)
         labels, own = run.labels, run.data.name
         return Target(name, model, results, chosen, split, digest, labels, known, own)
+    if name.endswith(".py"):
+        raise UserError(f"{name} names no function: {name}:FUNCTION is one that returns a model")
     if ":" not in name:
         raise UserError(f"no run folder at {name} (file.py:function names your own model)")
     if data is None:

@@ -14,6 +14,7 @@ from bilateral.paper.judging import claims_table
 from bilateral.paper.plan import Choices
 from bilateral.paper.rendering import origins
 from bilateral.paper.side_by_side import interval_of, side_by_side
+from bilateral.paper.studies import NOT_MEASURED
 from bilateral.paper.tables import TABLES, PaperTable
 from bilateral.reading import read_json
 from bilateral.tables import percent, render
@@ -70,8 +71,14 @@ def measured_tables(folder: Path) -> dict[str, Rows]:
 def beyond_page(folder: Path) -> str:
     """What the recipes beyond the paper keep, and how that was measured."""
     rows = read_rows(folder / f"{beyond.TABLE.name}.json")
-    table = render(side_by_side(beyond.TABLE, rows, Choices()), "markdown")
-    return "\n".join([table, "", *(origins(rows, _about) or ["Not measured yet."])])
+    if not rows:
+        return NOT_MEASURED
+    titles = {row["title"] for row in rows}
+    measured = tuple(row for row in beyond.TABLE.rows if row.title in titles)
+    table = render(side_by_side(replace(beyond.TABLE, rows=measured), rows, Choices()), "markdown")
+    missing = [row.title for row in beyond.TABLE.rows if row.title not in titles]
+    below = [f"- Not measured yet: {'; '.join(missing)}."] if missing else []
+    return "\n".join([table, "", *origins(rows, _about), *below])
 
 
 def first_figure(results: Mapping[str, Rows]) -> str:
@@ -84,7 +91,7 @@ def fast_figure(folder: Path) -> str:
     """What `cifar10-fast` leaves, in the same line."""
     rows = read_rows(folder / f"{beyond.TABLE.name}.json")
     fast = [row for row in rows if row["title"] == "cifar10-fast"]
-    return _figure(fast[0], "pgd20", "any step") if fast else "Not measured yet."
+    return _figure(fast[0], "pgd20", "any step") if fast else NOT_MEASURED
 
 
 def _figure(row: Mapping[str, Any], attack: str, counted: str) -> str:
@@ -131,7 +138,7 @@ def _section(table: PaperTable, rows: Rows) -> str:
     lines.append(render(side_by_side(table, rows, Choices()), "markdown"))
     if table.is_figure and rows:
         lines += ["", f"![{table.title}](../results/{table.name}.svg)"]
-    return "\n".join([*lines, "", *(origins(rows, _about) or ["Not measured yet."])])
+    return "\n".join([*lines, "", *(origins(rows, _about) or [NOT_MEASURED])])
 
 
 def _notes(rows: Rows) -> list[str]:
