@@ -315,6 +315,7 @@ def test_somebodys_own_model_and_folder(tmp_path, trained):
     )
     assert other.returncode == 0, other.stderr
     assert (tmp_path / "evaluations" / "own-py-build" / "evaluation.json").exists()
+    assert "results go to evaluations/own-py-build\n" in other.stderr
     assert "has no val/" not in other.stderr
     bare = bilateral(
         *("evaluate", "own.py:build", "--data", "folder:pictures/train", "--image-size", 16),

@@ -1,5 +1,6 @@
 """`bilateral evaluate`: attack a trained model and record what is left of it."""
 
+import sys
 from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -103,6 +104,8 @@ def evaluate_run(options: Options) -> Evaluation:
         if is_first_process():
             print_warning(message)
     quiet = options.quiet or not is_first_process()
+    if not quiet and found.folder.path != trained.path:
+        print(f"results go to {found.folder.path}", file=sys.stderr)
     with joined(place) as processes, EvaluationProgress(quiet) as progress:
         return evaluate_target(
             found,
