@@ -5,21 +5,35 @@ predictions learn: method = trades. Beside the loss on attacked images the clean
 of the reference forward pass, which the label needs anyway: it costs nothing and gets no gradient.
 """
 
+from collections.abc import Callable
+
 import torch
 from torch import Tensor
 from torch.nn import functional as F
 
 from bilateral.config import Regulariser
 
+Summed = Callable[[Tensor], Tensor]
+"""The sum of a tensor over all processes that share a batch."""
+
 _ITERATIONS, _RIDGE = 20, 1e-6
 
 
+def _alone(values: Tensor) -> Tensor:
+    return values
+
+
 def regularisation(
-    logits: Tensor, reference: Tensor, settings: Regulariser, risen: Tensor | float = 1.0
+    logits: Tensor,
+    reference: Tensor,
+    settings: Regulariser,
+    risen: Tensor | float = 1.0,
+    summed: Summed = _alone,
 ) -> Tensor:
     """The weighted distance of the predictions, a mean over the batch.
 
-    `risen` is the share that a weight which rises over the run has reached.
+    `risen` is the share that a weight which rises over the run has reached. Where processes share a
+    batch, the mean of what they get is that of the whole batch.
     """
     one, other = logits.float(), reference.float()
     if settings.of == "probabilities":
@@ -28,19 +42,20 @@ def regularisation(
     weight = settings.weight * risen if settings.rising else settings.weight
     if settings.kind == "squared":
         return weight * apart.pow(2).sum(1).mean()
-    return weight * nuclear_norm(apart) / len(logits)
+    return weight * nuclear_norm(apart, summed) / len(logits)
 
 
-def nuclear_norm(matrix: Tensor) -> Tensor:
+def nuclear_norm(matrix: Tensor, summed: Summed = _alone) -> Tensor:
     """The sum of the singular values of a tall matrix, by products of matrices alone.
 
     A singular value decomposition waits for the host, so a CUDA graph cannot hold it. The norm's
     gradient is the polar factor P, and sum(matrix * P) has the norm's value as well; P follows
-    from the inverse square root of the Gram matrix, by the coupled Newton iteration.
+    from the inverse square root of the Gram matrix, by the coupled Newton iteration. Of a matrix
+    whose rows lie in several processes each gets its rows' part of that sum.
     """
     # In bfloat16 the iteration is lost: it inverts what is nearly singular.
     with torch.no_grad(), torch.autocast(matrix.device.type, enabled=False):
-        gram = matrix.T @ matrix
+        gram = summed(matrix.T @ matrix)
         size = gram.diagonal().sum().clamp_min(1e-30)
         one = torch.eye(len(gram), dtype=gram.dtype, device=gram.device)
         square, inverse = gram / size + _RIDGE * one, one

@@ -339,14 +339,6 @@ def test_a_step_trains_the_model_and_then_the_average(split, tmp_path):
                 assert not torch.equal(value, before[name]), name
 
 
-def test_a_norm_of_the_whole_batch_is_for_one_process(split, tmp_path):
-    trainer = Trainer(TINY, RunFolder(tmp_path / "run"), split, CPU, QUIET, PLAIN)
-    engine, run = trainer.engine, TINY.with_fields(regulariser={"kind": "nuclear"})
-    words = (trainer.model, run, engine.optimiser, None, CPU, False, engine.speed, 8, 1)
-    with pytest.raises(UserError, match="one process, no accumulation"):
-        Engine(*words, Processes(0, 2))
-
-
 def test_out_of_memory_says_what_to_lower_and_goes_on(split, tmp_path, monkeypatch):
     whole, folder = RunFolder(tmp_path / "whole"), RunFolder(tmp_path / "run")
     train(TINY, whole, split, CPU, QUIET)

@@ -41,12 +41,19 @@ def weights(out):
     return path
 
 
-def test_two_processes_learn_what_one_does_with_the_whole_batch(tmp_path):
-    """Gradients are means over the whole batch; noise and crops belong to the image."""
+NUAT = "--method trades --regulariser.kind nuclear --regulariser.of logits --regulariser.rising"
+NUAT += " --regulariser.weight 5 --labels.rule one-hot --adversary.target none"
+
+
+@pytest.mark.parametrize("options", ["", NUAT], ids=["r-mc-la", "nuat"])
+def test_two_processes_learn_what_one_does_with_the_whole_batch(tmp_path, options):
+    """Gradients are means over the whole batch, and a nuclear norm is of all of it; noise and
+    crops belong to the image.
+    """
     (tmp_path / "own.py").write_text(PLAIN_MODEL)
-    model = ["--model", f"{tmp_path}/own.py:build"]
+    words = ["--model", f"{tmp_path}/own.py:build", *options.split()]
     for processes in (1, 2):
-        done = run(tmp_path / str(processes), *model, processes=processes)
+        done = run(tmp_path / str(processes), *words, processes=processes)
         assert done.returncode == 0, done.stderr
     assert done.stdout.count("trained") == 1, "the first process alone speaks"
     one, two = (load_file(weights(tmp_path / name)) for name in "12")

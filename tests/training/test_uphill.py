@@ -176,7 +176,7 @@ def test_it_trains_and_goes_on_exactly(along, tmp_path):
         ({}, "along the gradient is of a whole batch: no accumulation"),
         (
             {"weight_perturbation": 0.0, "regulariser": {"kind": "nuclear"}},
-            "the nuclear norm is of a whole batch: one process, no accumulation",
+            "the nuclear norm is of a whole batch: no accumulation",
         ),
     ],
 )

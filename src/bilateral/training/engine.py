@@ -98,8 +98,8 @@ class Engine:
             raise UserError(
                 "weight_perturbation along the gradient is of a whole batch: no accumulation"
             )
-        if run.regulariser.kind == "nuclear" and accumulate * self.processes.world > 1:
-            raise UserError("the nuclear norm is of a whole batch: one process, no accumulation")
+        if run.regulariser.kind == "nuclear" and accumulate > 1:
+            raise UserError("the nuclear norm is of a whole batch: no accumulation")
         self.totals = torch.zeros(4, dtype=_sum_type(device), device=device)
         self.steps_taken = 0
         self.clear()
@@ -253,7 +253,9 @@ class Engine:
         self, perturbed: Perturbed | None, images: Tensor, labels: Tensor
     ) -> StepLoss:
         with autocast(self.device, self.bfloat16):
-            result = step_loss(self._update, perturbed, images, labels, self.run, self._progress)
+            result = step_loss(
+                self._update, perturbed, images, labels, self.run, self._progress, self.processes
+            )
         torch.autograd.backward(result.loss / self.accumulate)
         return result
 

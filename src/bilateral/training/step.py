@@ -9,7 +9,8 @@ from torch.nn import functional as F
 from bilateral.config import Labels, Run
 from bilateral.labels import soft_cross_entropy, soft_labels
 from bilateral.method import needs_reference, perturb_by
-from bilateral.regularisers import regularisation
+from bilateral.processes import Processes
+from bilateral.regularisers import Summed, regularisation
 
 
 class Perturbed(NamedTuple):
@@ -74,11 +75,13 @@ def step_loss(
     labels: Tensor,
     run: Run,
     progress: Tensor | float = 1.0,
+    processes: Processes | None = None,
 ) -> StepLoss:
     """The loss of a batch by the run's method; weight gradients come from this loss alone.
 
-    `progress` is how much of the run is over.
+    `progress` is how much of the run is over, `processes` those that share the batch.
     """
+    summed = (processes or Processes()).sum
     if perturbed is None:
         logits = model(images).float()
         loss = soft_cross_entropy(logits, soft_labels(logits, labels, run.labels))
@@ -88,13 +91,13 @@ def step_loss(
         # Two forwards, as TRADES does: batch norm sees clean and adversarial images apart.
         clean_logits, logits = model(images).float(), model(adversarial).float()
         loss = soft_cross_entropy(clean_logits, soft)
-        loss = loss + _apart(logits, clean_logits, run, progress)
+        loss = loss + _apart(logits, clean_logits, run, progress, summed)
         return StepLoss(loss, _correct(clean_logits, labels), _correct(logits, labels))
     logits = model(adversarial).float()
     loss = soft_cross_entropy(logits, soft)
     if regularised(run):
         assert reference is not None
-        loss = loss + regularisation(logits, reference, run.regulariser, progress)
+        loss = loss + regularisation(logits, reference, run.regulariser, progress, summed)
     clean_correct = None
     if reference is not None and reads_clean(run):
         clean_correct = _correct(reference, labels)
@@ -106,10 +109,12 @@ def climbs(run: Run) -> bool:
     return bool(run.weight_perturbation) and run.weight_perturbation_along == "gradient"
 
 
-def _apart(logits: Tensor, clean_logits: Tensor, run: Run, progress: Tensor | float) -> Tensor:
+def _apart(
+    logits: Tensor, clean_logits: Tensor, run: Run, progress: Tensor | float, summed: Summed
+) -> Tensor:
     """How far the two predictions are from each other; both sides learn, so none is detached."""
     if run.regulariser.kind != "none":
-        return regularisation(logits, clean_logits, run.regulariser, progress)
+        return regularisation(logits, clean_logits, run.regulariser, progress, summed)
     clean, adversarial = F.softmax(clean_logits, 1), F.log_softmax(logits, 1)
     return run.trades_weight * F.kl_div(adversarial, clean, reduction="batchmean")
 
