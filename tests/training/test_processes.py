@@ -45,7 +45,10 @@ NUAT = "--method trades --regulariser.kind nuclear --regulariser.of logits --reg
 NUAT += " --regulariser.weight 5 --labels.rule one-hot --adversary.target none"
 
 
-@pytest.mark.parametrize("options", ["", NUAT], ids=["r-mc-la", "nuat"])
+@pytest.mark.parametrize(
+    "options",
+    [pytest.param("", id="r-mc-la"), pytest.param(NUAT, id="nuat", marks=pytest.mark.kills)],
+)
 def test_two_processes_learn_what_one_does_with_the_whole_batch(tmp_path, options):
     """Gradients are means over the whole batch, and a nuclear norm is of all of it; noise and
     crops belong to the image.
