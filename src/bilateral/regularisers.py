@@ -19,7 +19,8 @@ Summed = Callable[[Tensor], Tensor]
 _ITERATIONS, _RIDGE = 20, 1e-6
 
 
-def _alone(values: Tensor) -> Tensor:
+def alone(values: Tensor) -> Tensor:
+    """The sum where one process has the whole batch."""
     return values
 
 
@@ -28,7 +29,7 @@ def regularisation(
     reference: Tensor,
     settings: Regulariser,
     risen: Tensor | float = 1.0,
-    summed: Summed = _alone,
+    summed: Summed = alone,
 ) -> Tensor:
     """The weighted distance of the predictions, a mean over the batch.
 
@@ -45,7 +46,7 @@ def regularisation(
     return weight * nuclear_norm(apart, summed) / len(logits)
 
 
-def nuclear_norm(matrix: Tensor, summed: Summed = _alone) -> Tensor:
+def nuclear_norm(matrix: Tensor, summed: Summed = alone) -> Tensor:
     """The sum of the singular values of a tall matrix, by products of matrices alone.
 
     A singular value decomposition waits for the host, so a CUDA graph cannot hold it. The norm's

@@ -254,7 +254,13 @@ class Engine:
     ) -> StepLoss:
         with autocast(self.device, self.bfloat16):
             result = step_loss(
-                self._update, perturbed, images, labels, self.run, self._progress, self.processes
+                self._update,
+                perturbed,
+                images,
+                labels,
+                self.run,
+                self._progress,
+                self.processes.sum,
             )
         torch.autograd.backward(result.loss / self.accumulate)
         return result

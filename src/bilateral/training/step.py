@@ -9,8 +9,7 @@ from torch.nn import functional as F
 from bilateral.config import Labels, Run
 from bilateral.labels import soft_cross_entropy, soft_labels
 from bilateral.method import needs_reference, perturb_by
-from bilateral.processes import Processes
-from bilateral.regularisers import Summed, regularisation
+from bilateral.regularisers import Summed, alone, regularisation
 
 
 class Perturbed(NamedTuple):
@@ -75,13 +74,12 @@ def step_loss(
     labels: Tensor,
     run: Run,
     progress: Tensor | float = 1.0,
-    processes: Processes | None = None,
+    summed: Summed = alone,
 ) -> StepLoss:
     """The loss of a batch by the run's method; weight gradients come from this loss alone.
 
-    `progress` is how much of the run is over, `processes` those that share the batch.
+    `progress` is how much of the run is over; `summed` is over the processes that share the batch.
     """
-    summed = (processes or Processes()).sum
     if perturbed is None:
         logits = model(images).float()
         loss = soft_cross_entropy(logits, soft_labels(logits, labels, run.labels))
