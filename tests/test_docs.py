@@ -43,6 +43,7 @@ from bilateral.paper.rendering import (
     diagnosis_table,
     guard_table,
     parity_table,
+    readings_table,
     results_table,
     variants_table,
 )
@@ -75,7 +76,7 @@ DIAGNOSES = sorted(RESULTS.glob("diagnose-*.json"))
 TABLES = sorted(
     path
     for path in RESULTS.glob("*.json")
-    if path.stem not in ("parity", "guard") and path not in DIAGNOSES
+    if path.stem not in ("parity", "guard", "late-collapse") and path not in DIAGNOSES
 )
 CIFAR10_STUDIES = ("strong", "fast", "lasting", "longest")
 BENCHES = sorted((RESULTS / "bench").glob("evaluate-*.json"))
@@ -145,6 +146,7 @@ def part(name: str) -> str:
     if kind.startswith("diagnose-"):
         return diagnosis_table(rows)
     tables = {"parity": parity_table, "variants": variants_table, "guard": guard_table}
+    tables["late-collapse"] = readings_table
     return (tables | {"results": results_table})[kind](rows)
 
 
@@ -391,7 +393,7 @@ def test_make_targets_exist() -> None:
             TRAINING,
             [
                 *("bench-train", "aims:training", "variants:fast-path", "variants:batch-size"),
-                *("variants:guard-acting", "guard"),
+                *("variants:guard-acting", "late-collapse", "guard"),
             ],
         ),
         (REPRODUCE, ["claims", "reproduce", "results:preact-first"]),
@@ -614,6 +616,33 @@ def test_what_is_said_of_the_guard_acting_is_true() -> None:
     assert all(row["attacks"]["apgd"]["accuracy"] > 0.3 for row in acting)
     for row in (watched, *acting):
         check_commands(row)
+
+
+def test_what_is_said_of_a_late_collapse_is_true() -> None:
+    """docs/training.md and what-holds.md; that the guard tells the two is in its own tests."""
+    rows = json.loads((RESULTS / "late-collapse.json").read_text())
+    found = json.loads((RESULTS / "sweeps" / "longest.json").read_text())["trials"]
+    trials = {trial["chosen"]["run"]: trial for trial in found if trial["interval"]}
+    final, *judged = rows
+    assert len(rows) == 5
+    for row in judged:
+        trial = trials[row["title"].strip("`")]
+        assert row["left"]["apgd"] == trial["robust_accuracy"]
+        assert row["epochs"] == trial["fields"]["epochs"] and row["left"]["images"] == 2000
+    left = {row["title"]: row["left"]["apgd"] for row in rows}
+    best, collapsed = left.pop("`cutmix-last`"), left.pop("`nuat-cutmix-more`")
+    assert left.pop(final["title"]) < 0.2 and collapsed < 0.35 < 0.49 < min(left.values())
+    assert best > max(left.values()) and final["left"]["images"] == 10_000
+    assert final["left"]["pgd20"] > 2 * final["left"]["apgd"]
+    kept, last = trials["pull-cutmix-mix"], trials["cutmix-last"]
+    assert last["clean_accuracy"] > kept["clean_accuracy"] + 0.04
+    assert abs(last["robust_accuracy"] - kept["robust_accuracy"]) < 0.005
+    before, *_, end = final["readings"][-3:]
+    assert before["epoch"] == 135 and end["epoch"] == final["epochs"] == 155
+    assert end["adversarial_accuracy"] > before["adversarial_accuracy"] + 0.29
+    assert end["clean"] > before["clean"] + 0.05 and end["pgd10"] > before["pgd10"] - 0.1
+    for row in rows:
+        assert row["command"].split()[:1] == ["bilateral"] and row["device"] and row["commit"]
 
 
 def test_what_is_said_of_the_halves_on_the_digits_is_true() -> None:

@@ -7,6 +7,7 @@ from bilateral.paper.rendering import (
     guard_table,
     origins,
     parity_table,
+    readings_table,
     results_table,
     variants_table,
 )
@@ -192,3 +193,15 @@ def test_the_guards_runs_are_told_with_their_last_reading():
     assert lines[2] == "| `x --seed 1` | `watch` | 30 | 0 | - | 90.0 | 55.0 | 40.1 | 0.96 |"
     assert "| 8 | 23 |" in lines[3]
     assert lines[5] == "- a GPU, commit abc; `bilateral train RUN --model net --epochs N`."
+
+
+def test_readings_are_shown_from_the_last_third_on_with_what_was_left():
+    one = {"adversarial_accuracy": 0.882, "clean": 0.9, "fgsm": 0.884, "pgd10": 0.6}
+    readings = [{**one, "epoch": epoch, "alignment": 0.296} for epoch in (10, 20, 30)]
+    left = {"of": "test", "images": 10_000, "clean": 0.916, "apgd": 0.195}
+    run = {"title": "`x`", "epochs": 30, "readings": readings, "left": left}
+    run |= {"device": "a GPU", "commit": "abc", "command": "bilateral train x"}
+    lines = readings_table([run]).splitlines()
+    assert lines[2:4] == ["| `x` | 30 of 30 | 88.2 | 88.4 | 60.0 | 0.30 |", ""]
+    said = "- `x`, 10,000 test images: clean 91.6, apgd 19.5 %: a GPU, commit abc; `bilateral train x`."
+    assert lines[4:] == [said]

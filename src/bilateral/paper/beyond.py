@@ -29,14 +29,15 @@ FAST = _BASE.with_fields(
 """`nuat` of `studies/fast.toml`, for as many epochs as an H200 does in a minute."""
 
 STRONG = _BASE.with_fields(
-    data=Data(cutmix=0.5),
+    data=Data(held_out=2000, cutmix=0.5),
     labels=Labels(rule="one-hot", mix=0.45),
     regulariser=Regulariser(kind="squared", of="logits", rising=True, weight=2.0),
     averaging=0.998,
-    check_epochs=15,
-    epochs=155,
+    keep="best",
+    check_epochs=5,
+    epochs=130,
 )
-"""`cutmix-last` of `studies/longest.toml`, for as many epochs as an H200 does in five minutes."""
+"""`pull-cutmix-mix` of `studies/longest.toml`: eight forwards an image."""
 
 RUNS: dict[str, tuple[str, Run]] = {
     "cifar10-fast": (

@@ -15,6 +15,7 @@ Row = Mapping[str, Any]
 # Shown even where nobody has run it: a table that stops at PGD is not the truth about a model.
 _ALWAYS_SHOWN = "autoattack"
 MOST_NAMED = 8
+_OF = ("of", "images")
 _CHOSEN = re.compile(r" --rows((?: (?!--)(?:'[^']*'|[^\s']\S*))+)")
 
 
@@ -93,6 +94,26 @@ def guard_table(rows: Sequence[Row]) -> str:
     command = f"bilateral train RUN --model {rows[0]['model']} --epochs N"
     said = way(rows[0], command)
     return "\n".join([render((head, lines), "markdown"), "", f"- {said}"])
+
+
+def readings_table(rows: Sequence[Row]) -> str:
+    """`results/late-collapse.json`: readings of the last third of each run, and what was left."""
+    head = ["run", "epoch", "training attack, in training (%)", "FGSM (%)", "PGD-10 (%)"]
+    lines = []
+    for row in rows:
+        for one in row["readings"]:
+            if one["epoch"] > 2 * row["epochs"] / 3:
+                shares = [percent(one[name]) for name in ("adversarial_accuracy", "fgsm", "pgd10")]
+                epoch = f"{one['epoch']} of {row['epochs']}"
+                lines.append([row["title"], epoch, *shares, f"{one['alignment']:.2f}"])
+    return with_origins([*head, "alignment"], lines, rows, _left)
+
+
+def _left(row: Row) -> str:
+    """What attacks left of a run's last weights."""
+    left = row["left"]
+    shares = ", ".join(f"{name} {percent(left[name])}" for name in left if name not in _OF)
+    return f"{row['title']}, {_count(left['images'])} {left['of']} images: {shares} %"
 
 
 def with_origins(

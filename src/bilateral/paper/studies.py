@@ -44,11 +44,11 @@ class Study:
             key: " and ".join(dict.fromkeys(trial.versions[key] for trial in made))
             for key in ("device", "commit")
         }
-        images = max(trial.images for trial in self.trials)
+        images = " or ".join(f"{count:,}" for count in sorted({t.images for t in made if t.images}))
         runs = "1 run" if len(made) == 1 else f"{len(made)} runs"
         fields = (f" --{path.replace('_', '-')} {value}" for path, value in plan["fields"].items())
         return (
-            f"- {runs} of `{plan['recipe']}{''.join(fields)}`, judged on {images:,} "
+            f"- {runs} of `{plan['recipe']}{''.join(fields)}`, judged on {images} "
             f"held-out images: {way({**plan, **where}, plan['command'])}"
         )
 

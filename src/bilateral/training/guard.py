@@ -2,6 +2,9 @@
 
 The network's accuracy under one step stays or rises while that under PGD falls to nothing (Wong et
 al. 2020; the paper's FGSM and LL rows). Some fixed images tell the two apart within an epoch.
+
+Late in a long run with soft labels it creeps in over several, and PGD on cross-entropy still leaves
+much of what stronger attacks do not. There the gradients have turned, and FGSM and PGD parted.
 """
 
 from collections.abc import Mapping
@@ -25,8 +28,12 @@ from bilateral.runtime import autocast, plain_cudnn
 
 RECOVERIES = 3
 """How often the guard goes back before it stops for good."""
-LEAP = 0.1
-"""A rise of the training attack's accuracy over the last epoch's that is worth a look."""
+LEAP = 0.05
+"""A rise of the training attack's accuracy since the last reading that is worth a look."""
+TURNED = 0.75
+"""The share of a run's best alignment below which its gradients have turned."""
+PARTED = 0.1
+"""How far FGSM and PGD-10 may part in a run whose gradients have turned."""
 _POINT = 1
 
 
@@ -54,10 +61,23 @@ class Reading:
         least, _ = wilson_interval(before, self.images)
         return least > max(2 * most, self.guessing)
 
+    def turned(self, excess: float, alignment: float) -> bool:
+        """Whether gradients differ within the ball as they did not, and FGSM misses what PGD finds.
+
+        More than by the `excess` at the reading where PGD-10 left most, and the best `alignment`:
+        either alone happens to healthy runs, at large budgets or with the paper's labels.
+        """
+        return self.alignment < TURNED * alignment and self.excess > excess + PARTED
+
     @property
     def robust(self) -> int:
         """Images that withstand PGD-10."""
         return round(self.pgd10 * self.images)
+
+    @property
+    def excess(self) -> float:
+        """What FGSM leaves and PGD-10 does not."""
+        return self.fgsm - self.pgd10
 
     @property
     def check(self) -> dict[str, float]:
@@ -71,8 +91,8 @@ class Reading:
 
     def describe(self, epoch: int) -> str:
         """A collapse in one line."""
-        one_step, pgd = 100 * self.fgsm, 100 * self.pgd10
-        return f"epoch {epoch} collapsed: FGSM leaves {one_step:.1f} %, PGD-10 {pgd:.1f} %"
+        left = f"FGSM leaves {100 * self.fgsm:.1f} %, PGD-10 {100 * self.pgd10:.1f} %"
+        return f"epoch {epoch} collapsed: {left}, alignment {self.alignment:.2f}"
 
 
 @dataclass
@@ -112,23 +132,36 @@ class Best:
 class Recovery:
     """What the guard has done to a run so far; part of its checkpoint.
 
-    `good` is the state after the last epoch that had not collapsed, `best` the most images that
-    withstood PGD-10 at a reading, `event` what the next line of the log is to tell; `told` is set
-    once a run that is only watched has been called collapsed.
+    `good` is the state after the last epoch that had not collapsed. Of the good readings: `best` is
+    the most images that withstood PGD-10, `excess` what FGSM left beyond it there, `alignment` the
+    best of all, `level` the training attack's accuracy at the last. `event` is what the next line
+    of the log is to tell; `told` is set once a run that is only watched was called collapsed.
     """
 
     good: dict[str, Any] | None = None
     best: int = 0
+    excess: float = 0.0
+    alignment: float = 0.0
+    level: float | None = None
     count: int = 0
     event: str = ""
     stopped: bool = False
     told: bool = False
 
     def collapsed(self, reading: Reading) -> bool:
-        """Judge a reading by the best so far, and take it into account for the next."""
-        found = reading.collapsed(self.best)
-        self.best = max(self.best, reading.robust)
-        return found
+        """Judge a reading by the good ones so far; if it is one, it counts for the next."""
+        if reading.collapsed(self.best) or reading.turned(self.excess, self.alignment):
+            return True
+        if reading.robust >= self.best:
+            self.best, self.excess = reading.robust, reading.excess
+        self.alignment = max(self.alignment, reading.alignment)
+        return False
+
+    def leaps(self, adversarial_accuracy: float | None) -> bool:
+        """Whether the training attack's accuracy rose so much that a reading is due at once."""
+        if adversarial_accuracy is None or self.level is None:
+            return False
+        return adversarial_accuracy > self.level + LEAP
 
     def act(
         self, reading: Reading, epoch: int, back: int, action: str, adversary: Adversary
@@ -219,9 +252,3 @@ def milder(adversary: Adversary, action: str) -> Adversary:
     """The training attack after a collapse: half the step, or twice as many of half the length."""
     half = adversary.with_fields(step_size=adversary.step_size / 2)
     return half.with_fields(steps=2 * adversary.steps) if action == "two-step" else half
-
-
-def leaps(adversarial_accuracy: float, last_epoch: Mapping[str, float | None]) -> bool:
-    """Whether the training attack's accuracy rose so much that a reading is due at once."""
-    before = last_epoch.get("adversarial_accuracy")
-    return before is not None and adversarial_accuracy > before + LEAP

@@ -27,7 +27,7 @@ from bilateral.training.averaging import AveragedWeights
 from bilateral.training.checkpoint import check_progress, read_checkpoint, write_checkpoint
 from bilateral.training.engine import Engine, Speed, Totals
 from bilateral.training.failures import Unreadable, explained, stop_if_not_finite
-from bilateral.training.guard import Best, Reading, Recovery, leaps, read
+from bilateral.training.guard import Best, Reading, Recovery, read
 from bilateral.training.logbook import Logbook
 from bilateral.training.optimiser import build_optimiser, go_on_with, learning_rate
 from bilateral.training.preparation import (
@@ -232,19 +232,25 @@ class Trainer:
         """Log the epoch; false if the guard went back instead."""
         synchronise(self.device)
         record = self._record(epoch, time.monotonic() - started, first_step)
-        every = self.run.check_epochs
-        if every and ((epoch + 1) % every == 0 or epoch + 1 == self.run.epochs):
+        every, recovery = self.run.check_epochs, self.recovery
+        if recovery.level is None:
+            recovery.level = record["adversarial_accuracy"]
+        due = every and ((epoch + 1) % every == 0 or epoch + 1 == self.run.epochs)
+        if due or self._leapt(record):
             reading = self.read_guard()
             record |= {"check": reading.check, "guard": reading.guard}
-            if self._collapsed(reading):
+            if collapsed := self._collapsed(reading):
                 if self.run.guard != "watch":
                     self._go_back(reading, record)
                     return False
                 self._tell_collapse(reading, record)
-            elif self.recovery.good is not None:
-                self.recovery.good = copy.deepcopy(self._state())
+            else:
+                recovery.level = record["adversarial_accuracy"]
+                if recovery.good is not None:
+                    recovery.good = copy.deepcopy(self._state())
             if self.run.keep == "best":
-                record["kept"] = self.best.look(reading, epoch + 1, self.final_model)
+                taken = not collapsed and self.best.look(reading, epoch + 1, self.final_model)
+                record["kept"] = taken
         images = len(self.split.labels)
         self.unreadable.tell(self.batches, images, self.processes, self.progress)
         if self.unreadable.files:
@@ -276,13 +282,19 @@ class Trainer:
         if self.run.guard == "watch" or self.step % self.batches.steps % quarter:
             return True
         record = self._record(epoch, time.monotonic() - started, first_step)
-        if not leaps(record["adversarial_accuracy"], self.logbook.last()):
+        if not self._leapt(record):
             return True
         reading = self.read_guard()
         if not self._collapsed(reading):
+            self.recovery.level = record["adversarial_accuracy"]
             return True
         self._go_back(reading, {**record, "check": reading.check, "guard": reading.guard})
         return False
+
+    def _leapt(self, record: dict[str, Any]) -> bool:
+        """Whether a guard that acts has to look at once."""
+        acts = self.run.guard != "watch"
+        return acts and self.recovery.leaps(record["adversarial_accuracy"])
 
     def _tell_collapse(self, reading: Reading, record: dict[str, Any]) -> None:
         """Say once that a run which is only watched has collapsed."""
