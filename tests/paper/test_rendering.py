@@ -203,5 +203,5 @@ def test_readings_are_shown_from_the_last_third_on_with_what_was_left():
     run |= {"device": "a GPU", "commit": "abc", "command": "bilateral train x"}
     lines = readings_table([run]).splitlines()
     assert lines[2:4] == ["| `x` | 30 of 30 | 88.2 | 88.4 | 60.0 | 0.30 |", ""]
-    said = "- `x`, 10,000 test images: clean 91.6, apgd 19.5 %: a GPU, commit abc; `bilateral train x`."
-    assert lines[4:] == [said]
+    left_of = "- `x`, 10,000 test images: clean 91.6, apgd 19.5 %"
+    assert lines[4:] == [f"{left_of}: a GPU, commit abc; `bilateral train x`."]
