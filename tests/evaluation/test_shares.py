@@ -33,6 +33,7 @@ def trained(tmp_path_factory):
     return out / "digits-r-mc-la" / "seed0"
 
 
+@pytest.mark.kills
 def test_two_processes_find_the_same_flags(trained, tmp_path):
     """With a last round in which one process has nothing to do, and every image kept."""
     words = ["evaluate", trained, "--images", "41", "--attacks", "pgd7,apgd-t,deepfool-l2"]

@@ -41,6 +41,7 @@ def test_only_the_named_rows_are_measured(one_by_one):
     assert trained == {"cifar10-r-mc", "cifar10-r-ll", "cifar10-undefended"}
 
 
+@pytest.mark.kills
 def test_at_once_gives_the_same_figures(one_by_one, tmp_path):
     words = ["reproduce", "random-start", "--quick", "--rows", "R-MC", "R-LL", "--jobs", "2"]
     done = bilateral(*words, cwd=tmp_path)
