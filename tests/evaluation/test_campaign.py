@@ -122,6 +122,27 @@ def test_an_edited_model_is_measured_anew(tmp_path, monkeypatch):
     assert sizes == [20, 20]
 
 
+def test_a_figure_of_another_model_is_not_replaced_silently(tmp_path, capsys):
+    file = tmp_path / "own.py"
+    code = (
+        "import torch\n"
+        "def build():\n"
+        "    layer = torch.nn.Linear(64, 10, bias=False)\n"
+        "    torch.nn.init.constant_(layer.weight, 0.1)\n"
+        "    return torch.nn.Sequential(torch.nn.Flatten(), layer).eval()\n"
+    )
+    words = ["--data", "digits", "--images", "20", "--quiet", "--force", "--out", str(tmp_path)]
+
+    def said(text, attacks="fgsm"):
+        file.write_text(text)
+        assert main(["evaluate", f"{file}:build", *words, "--attacks", attacks]) == 0
+        return [line for line in capsys.readouterr().err.splitlines() if "replaces" in line]
+
+    assert said(code) == [] == said(code, "pgd10"), "another attack on the same model joins it"
+    (line,) = said(code.replace("0.1", "0.2"))
+    assert "replaces an evaluation of other weights or code (" in line
+
+
 def test_an_edited_attack_of_ones_own_is_run_anew(target, tmp_path):
     file = tmp_path / "edited.py"
     file.write_text("def attack(model, images, labels, epsilon):\n    return images\n")

@@ -16,7 +16,7 @@ from bilateral.errors import UserError
 from bilateral.models.external import load_function
 from bilateral.results import Evaluation
 from bilateral.runs import RunFolder
-from bilateral.tables import Format, evaluation_table, render
+from bilateral.tables import Format, evaluation_table, percent, render
 
 
 @dataclass(frozen=True)
@@ -84,7 +84,7 @@ def evaluate_run(options: Options) -> Evaluation:
     if options.batch_size is not None and options.batch_size < 1:
         raise UserError(f"--batch-size {options.batch_size}: must be at least one image")
     from bilateral.data.subsets import chosen_images
-    from bilateral.evaluation.campaign import evaluate_target
+    from bilateral.evaluation.campaign import evaluate_target, evaluations
     from bilateral.evaluation.progress import EvaluationProgress
     from bilateral.evaluation.target import find_target
     from bilateral.processes import joined
@@ -106,8 +106,9 @@ def evaluate_run(options: Options) -> Evaluation:
     quiet = options.quiet or not is_first_process()
     if not quiet and found.folder.path != trained.path:
         print(f"results go to {found.folder.path}", file=sys.stderr)
+    before = evaluations(found.folder)
     with joined(place) as processes, EvaluationProgress(quiet) as progress:
-        return evaluate_target(
+        result = evaluate_target(
             found,
             names,
             size,
@@ -121,3 +122,9 @@ def evaluate_run(options: Options) -> Evaluation:
             processes,
             warnings,
         )
+    old = before.find(result)
+    measured = (result.weights_digest, result.code_digest)
+    if old and (old.weights_digest, old.code_digest) != measured and is_first_process():
+        left = f"{percent(old.worst_case_accuracy)} % worst case"
+        print_warning(f"this replaces an evaluation of other weights or code ({left})")
+    return result
