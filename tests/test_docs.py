@@ -146,8 +146,8 @@ def part(name: str) -> str:
     if kind.startswith("diagnose-"):
         return diagnosis_table(rows)
     tables = {"parity": parity_table, "variants": variants_table, "guard": guard_table}
-    tables["late-collapse"] = readings_table
-    return (tables | {"results": results_table})[kind](rows)
+    tables |= {"results": results_table, "late-collapse": readings_table}
+    return tables[kind](rows)
 
 
 def generated(text: str) -> str:
@@ -627,20 +627,39 @@ def test_what_is_said_of_a_late_collapse_is_true() -> None:
     assert len(rows) == 5
     for row in judged:
         trial = trials[row["title"].strip("`")]
-        assert row["left"]["apgd"] == trial["robust_accuracy"]
+        assert row["left"]["accuracy"]["apgd"] == trial["robust_accuracy"]
         assert row["epochs"] == trial["fields"]["epochs"] and row["left"]["images"] == 2000
-    left = {row["title"]: row["left"]["apgd"] for row in rows}
+    left = {row["title"]: row["left"]["accuracy"]["apgd"] for row in rows}
     best, collapsed = left.pop("`cutmix-last`"), left.pop("`nuat-cutmix-more`")
-    assert left.pop(final["title"]) < 0.2 and collapsed < 0.35 < 0.49 < min(left.values())
+    assert left.pop(final["title"]) < 0.2 and 0.3 < collapsed < 0.35 < 0.49 < min(left.values())
     assert best > max(left.values()) and final["left"]["images"] == 10_000
-    assert final["left"]["pgd20"] > 2 * final["left"]["apgd"]
-    kept, last = trials["pull-cutmix-mix"], trials["cutmix-last"]
+    shares = final["left"]["accuracy"]
+    assert shares["pgd20"] > 2 * shares["apgd"] and shares["clean"] > 0.9
+    last, nuat = trials["cutmix-last"], trials["nuat-cutmix"]
+    assert nuat["interval"][1] > last["robust_accuracy"], "within the interval"
+    kept = trials["pull-cutmix-mix"]
     assert last["clean_accuracy"] > kept["clean_accuracy"] + 0.04
     assert abs(last["robust_accuracy"] - kept["robust_accuracy"]) < 0.005
-    before, *_, end = final["readings"][-3:]
-    assert before["epoch"] == 135 and end["epoch"] == final["epochs"] == 155
-    assert end["adversarial_accuracy"] > before["adversarial_accuracy"] + 0.29
-    assert end["clean"] > before["clean"] + 0.05 and end["pgd10"] > before["pgd10"] - 0.1
+    training = {int(epoch): share for epoch, share in final["training"].items()}
+    assert max(training) == final["epochs"] == 155
+    assert 0.25 < training[155] - training[137] < 0.3
+    rises = [training[epoch + 1] - training[epoch] for epoch in range(130, 155)]
+    assert max(rises[:7]) < 0.011 and min(rises[7:12]) > 0.01
+    for row, least, most in ((final, 0.06, 0.12), (judged[0], 0.06, 0.07)):
+        readings = {one["epoch"]: one["pgd10"] for one in row["readings"]}
+        highest = max(readings, key=lambda epoch: readings[epoch])
+        falls = [readings[highest] - share for at, share in readings.items() if at > highest]
+        assert least < min(falls) <= max(falls) < most
+    run = recipe_named("cifar10-strong").with_paths(
+        {"epochs": 155, "data.held_out": 0, "keep": "last", "check_epochs": 15}
+    )
+    judged_as = {name: one.run for name, one in runs_of(read_plan(ROOT / "studies/longest.toml"))}
+    assert (
+        judged_as["cutmix-last/seed0"].with_paths(
+            {"data.held_out": 0, "epochs": 155, "recipe": "cifar10-strong"}
+        )
+        == run
+    ), "the command is what was trained"
     for row in rows:
         assert row["command"].split()[:1] == ["bilateral"] and row["device"] and row["commit"]
 

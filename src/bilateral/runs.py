@@ -120,9 +120,9 @@ class RunFolder:
         records = self.records()
         return records[-1] if records else {}
 
-    def guard_events(self) -> list[str]:
-        """What the guard said or did while this was trained, oldest first."""
-        guards = [record.get("guard") for record in self.records()]
+    def guard_events(self, after: int = 0) -> list[str]:
+        """What the guard said or did while this was trained, oldest first; after so many epochs."""
+        guards = [record.get("guard") for record in self.records()[after:]]
         events = [guard.get("event") for guard in guards if isinstance(guard, dict)]
         return [event for event in events if isinstance(event, str)]
 

@@ -50,7 +50,7 @@ def test_a_collapse_is_told_and_acted_upon_once(guard, tmp_path, monkeypatch, re
     digits, device = load("digits", "train"), torch.device("cpu")
     run = RUN.with_fields(guard=guard)
 
-    def collapsed(trainer, reading):
+    def collapsed(trainer, *_):
         return trainer.step == 2 * trainer.batches.steps and trainer.recovery.count == 0
 
     monkeypatch.setattr(Trainer, "_collapsed", collapsed)

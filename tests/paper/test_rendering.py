@@ -198,10 +198,10 @@ def test_the_guards_runs_are_told_with_their_last_reading():
 def test_readings_are_shown_from_the_last_third_on_with_what_was_left():
     one = {"adversarial_accuracy": 0.882, "clean": 0.9, "fgsm": 0.884, "pgd10": 0.6}
     readings = [{**one, "epoch": epoch, "alignment": 0.296} for epoch in (10, 20, 30)]
-    left = {"of": "test", "images": 10_000, "clean": 0.916, "apgd": 0.195}
-    run = {"title": "`x`", "epochs": 30, "readings": readings, "left": left}
+    left = {"of": "test", "images": 10_000, "accuracy": {"clean": 0.916, "apgd": 0.195}}
+    run = {"title": "`x`", "epochs": 30, "readings": readings, "read": "held-out", "left": left}
     run |= {"device": "a GPU", "commit": "abc", "command": "bilateral train x"}
     lines = readings_table([run]).splitlines()
-    assert lines[2:4] == ["| `x` | 30 of 30 | 88.2 | 88.4 | 60.0 | 0.30 |", ""]
+    assert lines[2:4] == ["| `x` | 30 of 30 | 88.2 | held-out | 88.4 | 60.0 | 0.30 |", ""]
     left_of = "- `x`, 10,000 test images: clean 91.6, apgd 19.5 %"
     assert lines[4:] == [f"{left_of}: a GPU, commit abc; `bilateral train x`."]

@@ -54,22 +54,6 @@ def passed_through(patch, shares=SHARES):
     return seen
 
 
-def test_a_reading_that_collapsed_is_not_kept(digits, tmp_path, monkeypatch):
-    """PGD-10 may leave more than ever where its gradients have turned."""
-    shown = iter([(0.6, 0.5, 0.95), (0.6, 0.45, 0.94), (0.95, 0.6, 0.3), (0.97, 0.6, 0.3)])
-
-    def read_guard(trainer):
-        fgsm, pgd10, alignment = next(shown)
-        return Reading(100, 0.9, fgsm, pgd10, training_attack=fgsm, alignment=alignment)
-
-    monkeypatch.setattr(Trainer, "read_guard", read_guard)
-    folder = RunFolder(tmp_path / "seed0")
-    train(RUN, folder, digits, CPU, QUIET)
-    assert [line["kept"] for line in folder.records()] == [True, False, False, False]
-    (event,) = folder.guard_events()
-    assert event.startswith("epoch 3 collapsed: FGSM leaves 95.0 %, PGD-10 60.0 %, alignment 0.30")
-
-
 def weights_of(run, folder, digits):
     model = Trainer(run, folder, digits, CPU, QUIET).model
     read_weights(folder.weights, model)

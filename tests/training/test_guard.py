@@ -43,6 +43,20 @@ COLLAPSING = recipe_named("digits-r-mc-la").with_fields(
     check_epochs=1,
 )
 
+# Healthy runs on the digits at a budget of 0.3: alignment, FGSM, PGD-10 at every second epoch.
+PGD_7 = [
+    *[(0.81, 0.10, 0.09), (0.83, 0.19, 0.14), (0.72, 0.36, 0.20), (0.65, 0.50, 0.33)],
+    *[(0.56, 0.59, 0.45), (0.52, 0.65, 0.50), (0.50, 0.70, 0.59), (0.48, 0.71, 0.61)],
+    *[(0.47, 0.72, 0.60), (0.47, 0.72, 0.60)],
+]
+TRADES = [
+    *[(0.84, 0.12, 0.05), (0.83, 0.26, 0.12), (0.80, 0.33, 0.17), (0.75, 0.44, 0.27)],
+    *[(0.71, 0.51, 0.40), (0.66, 0.49, 0.36), (0.63, 0.49, 0.40), (0.62, 0.58, 0.41)],
+    *[(0.58, 0.57, 0.40), (0.55, 0.67, 0.51), (0.53, 0.65, 0.44), (0.51, 0.69, 0.54)],
+    *[(0.49, 0.70, 0.54), (0.47, 0.70, 0.56), (0.47, 0.71, 0.54), (0.47, 0.72, 0.56)],
+    *[(0.47, 0.74, 0.56), (0.45, 0.72, 0.55), (0.45, 0.73, 0.56), (0.45, 0.72, 0.58)],
+]
+
 
 @pytest.fixture(scope="module")
 def digits():
@@ -91,8 +105,10 @@ def test_a_reading_knows_what_guessing_gets_right():
 
 def test_a_slow_decline_is_judged_by_the_best_of_all_readings():
     """Never half of the reading before, and at last a quarter of the first."""
-    recovery = Recovery()
-    judged = [recovery.collapsed(reading(pgd + 0.05, pgd)) for pgd in (0.4, 0.3, 0.2, 0.1)]
+    recovery, judged = Recovery(), []
+    for pgd in (0.4, 0.3, 0.2, 0.1):
+        judged.append(recovery.collapsed(reading(pgd + 0.05, pgd)))
+        recovery.take(reading(pgd + 0.05, pgd), None)
     assert judged == [False, False, False, True] and recovery.best == 100
 
 
@@ -116,26 +132,45 @@ def test_gradients_that_have_turned_are_seen_in_real_readings(title, collapsed):
         assert not shown.collapsed(recovery.best)
         if recovery.collapsed(shown):
             found.append(one["epoch"])
+        else:
+            recovery.take(shown, one["adversarial_accuracy"])
     assert found == collapsed
 
 
 @pytest.mark.parametrize(
-    ("alignment", "fgsm", "collapsed"),
-    [(0.45, 0.8, True), (0.45, 0.64, False), (0.85, 0.8, False)],
+    ("fgsm", "pgd10", "alignment", "collapsed"),
+    [
+        (0.8, 0.5, 0.45, True),
+        (0.58, 0.5, 0.45, False),  # FGSM and PGD-10 have hardly parted
+        (0.8, 0.5, 0.85, False),  # gradients are as alike as ever
+        (0.9, 0.56, 0.45, False),  # more than ever withstand PGD-10
+    ],
 )
-def test_either_sign_alone_is_no_collapse(alignment, fgsm, collapsed):
+def test_no_sign_of_turned_gradients_is_one_alone(fgsm, pgd10, alignment, collapsed):
     recovery = Recovery()
-    assert not recovery.collapsed(reading(0.6, 0.55, alignment=0.95))
-    assert not recovery.collapsed(reading(0.5, 0.3, alignment=0.9)), "no better, so no measure"
-    assert recovery.collapsed(reading(fgsm, 0.5, alignment=alignment)) is collapsed
+    for good in (reading(0.6, 0.55, alignment=0.95), reading(0.5, 0.3, alignment=0.9)):
+        assert not recovery.collapsed(good)
+        recovery.take(good, 0.5)
+    assert (recovery.best, recovery.excess, recovery.alignment) == (138, 12, 0.95)
+    assert recovery.collapsed(reading(fgsm, pgd10, alignment=alignment)) is collapsed
 
 
-def test_alignment_falls_at_large_budgets_too():
-    """PGD-7 on the digits at 0.3, healthy: alignment, FGSM, PGD-10 at every second epoch."""
-    seen = [(0.83, 0.19, 0.14), (0.65, 0.50, 0.33), (0.52, 0.65, 0.50), (0.47, 0.72, 0.60)]
+def test_a_few_images_do_not_tell_that_gradients_have_turned():
     recovery = Recovery()
-    for alignment, fgsm, pgd10 in seen:
-        assert not recovery.collapsed(reading(fgsm, pgd10, alignment=alignment))
+    recovery.take(reading(0.55, 0.5, images=20, alignment=0.95), 0.5)
+    assert not recovery.collapsed(reading(0.65, 0.45, images=20, alignment=0.3))
+
+
+@pytest.mark.parametrize("stride", range(1, 6))
+@pytest.mark.parametrize("readings", [PGD_7, TRADES], ids=["pgd7", "trades"])
+def test_alignment_falls_at_large_budgets_too(readings, stride):
+    """However often they are read."""
+    for first in range(stride):
+        recovery = Recovery()
+        for alignment, fgsm, pgd10 in readings[first::stride]:
+            one = reading(fgsm, pgd10, alignment=alignment)
+            assert not recovery.collapsed(one)
+            recovery.take(one, None)
 
 
 def test_it_goes_on_three_times_and_ends_at_the_fourth():
@@ -274,8 +309,10 @@ def test_milder_attacks():
 
 
 def test_a_leap_is_measured_from_the_last_reading():
-    assert Recovery(level=0.5).leaps(0.56) and not Recovery(level=0.5).leaps(0.54)
-    assert not Recovery().leaps(0.99) and not Recovery(level=0.5).leaps(None)
+    acting = Recovery({}, level=0.5)
+    assert acting.leaps(0.56) and not acting.leaps(0.54) and not acting.leaps(None)
+    assert not Recovery({}).leaps(0.99), "nothing was read yet"
+    assert not Recovery(level=0.5).leaps(0.99), "it only watches"
 
 
 @pytest.fixture(scope="module")
@@ -386,21 +423,46 @@ def test_a_leap_within_an_epoch_is_looked_into(digits, tmp_path, monkeypatch):
     assert read_at == [(1437 // run.optimiser.batch_size) // 4]
 
 
-def test_a_slow_rise_is_looked_into_once_for_each_leap(digits, tmp_path, monkeypatch):
-    """Readings at the end alone; four steps an epoch, each with 3 points more."""
+def risen(patch, collapses=()):
+    """Four steps an epoch, each with 3 points more; at which steps the guard reads.
+
+    Readings are good but where the n-th collapse is to be found.
+    """
     read_at = []
-    good = reading(0.6, 0.55, alignment=0.95)
-    monkeypatch.setattr(Trainer, "read_guard", lambda self: (read_at.append(self.step), good)[1])
-    plain = Trainer._record
+
+    def read_guard(self):
+        read_at.append(self.step)
+        falls = dict(enumerate(collapses)).get(self.recovery.count) == self.step
+        return reading(0.9, 0.0) if falls else reading(0.6, 0.55, alignment=0.95)
 
     def rising(self, *words):
         return {**plain(self, *words), "adversarial_accuracy": 0.03 * self.step}
 
-    monkeypatch.setattr(Trainer, "_record", rising)
-    run = COLLAPSING.with_fields(guard="stop", epochs=4, check_epochs=4)
-    run = run.with_paths({"optimiser.batch_size": 359})
+    plain = Trainer._record
+    patch.setattr(Trainer, "read_guard", read_guard)
+    patch.setattr(Trainer, "_record", rising)
+    return read_at
+
+
+RISING = COLLAPSING.with_fields(epochs=4).with_paths({"optimiser.batch_size": 359})
+
+
+def test_a_slow_rise_is_looked_into_once_for_each_leap(digits, tmp_path, monkeypatch):
+    read_at = risen(monkeypatch)
+    run = RISING.with_fields(guard="stop", check_epochs=4)
     train(run, RunFolder(tmp_path / "seed0"), digits, CPU, QUIET)
     assert read_at == [6, 8, 10, 12, 14, 16]
+
+
+def test_it_goes_back_to_a_reading_that_was_due_and_to_its_level(digits, tmp_path, monkeypatch):
+    """One that a leap brought may be of a collapse that has begun."""
+    read_at = risen(monkeypatch, collapses=(12, 14))
+    folder = RunFolder(tmp_path / "seed0")
+    run = RISING.with_fields(guard="two-step", check_epochs=2)
+    train(run, folder, digits, CPU, QUIET)
+    assert read_at == [*(6, 8, 10, 12), *(10, 12, 14), *(10, 12, 14, 16)]
+    (events,) = folder.guard_events()
+    assert events.count("; back to epoch 2, on with") == 2
 
 
 def test_an_undefended_run_is_not_judged(digits, tmp_path):

@@ -15,7 +15,6 @@ Row = Mapping[str, Any]
 # Shown even where nobody has run it: a table that stops at PGD is not the truth about a model.
 _ALWAYS_SHOWN = "autoattack"
 MOST_NAMED = 8
-_OF = ("of", "images")
 _CHOSEN = re.compile(r" --rows((?: (?!--)(?:'[^']*'|[^\s']\S*))+)")
 
 
@@ -98,21 +97,21 @@ def guard_table(rows: Sequence[Row]) -> str:
 
 def readings_table(rows: Sequence[Row]) -> str:
     """`results/late-collapse.json`: readings of the last third of each run, and what was left."""
-    head = ["run", "epoch", "training attack, in training (%)", "FGSM (%)", "PGD-10 (%)"]
+    head = ["run", "epoch", "training attack, in training (%)", "of the images", "FGSM (%)"]
     lines = []
     for row in rows:
         for one in row["readings"]:
             if one["epoch"] > 2 * row["epochs"] / 3:
-                shares = [percent(one[name]) for name in ("adversarial_accuracy", "fgsm", "pgd10")]
-                epoch = f"{one['epoch']} of {row['epochs']}"
-                lines.append([row["title"], epoch, *shares, f"{one['alignment']:.2f}"])
-    return with_origins([*head, "alignment"], lines, rows, _left)
+                cells = [row["title"], f"{one['epoch']} of {row['epochs']}"]
+                cells += [percent(one["adversarial_accuracy"]), row["read"], percent(one["fgsm"])]
+                lines.append([*cells, percent(one["pgd10"]), f"{one['alignment']:.2f}"])
+    return with_origins([*head, "PGD-10 (%)", "alignment"], lines, rows, _left)
 
 
 def _left(row: Row) -> str:
     """What attacks left of a run's last weights."""
     left = row["left"]
-    shares = ", ".join(f"{name} {percent(left[name])}" for name in left if name not in _OF)
+    shares = ", ".join(f"{name} {percent(share)}" for name, share in left["accuracy"].items())
     return f"{row['title']}, {_count(left['images'])} {left['of']} images: {shares} %"
 
 

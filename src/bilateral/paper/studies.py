@@ -44,7 +44,8 @@ class Study:
             key: " and ".join(dict.fromkeys(trial.versions[key] for trial in made))
             for key in ("device", "commit")
         }
-        images = " or ".join(f"{count:,}" for count in sorted({t.images for t in made if t.images}))
+        counts = sorted({trial.images for trial in made if trial.images}) or [0]
+        images = " or ".join(f"{count:,}" for count in counts)
         runs = "1 run" if len(made) == 1 else f"{len(made)} runs"
         fields = (f" --{path.replace('_', '-')} {value}" for path, value in plan["fields"].items())
         return (

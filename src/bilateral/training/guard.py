@@ -32,8 +32,6 @@ LEAP = 0.05
 """A rise of the training attack's accuracy since the last reading that is worth a look."""
 TURNED = 0.75
 """The share of a run's best alignment below which its gradients have turned."""
-PARTED = 0.1
-"""How far FGSM and PGD-10 may part in a run whose gradients have turned."""
 _POINT = 1
 
 
@@ -61,13 +59,16 @@ class Reading:
         least, _ = wilson_interval(before, self.images)
         return least > max(2 * most, self.guessing)
 
-    def turned(self, excess: float, alignment: float) -> bool:
-        """Whether gradients differ within the ball as they did not, and FGSM misses what PGD finds.
+    def turned(self, best: int, excess: int, alignment: float) -> bool:
+        """Whether alignment is well below the run's best, and FGSM misses more of what PGD finds.
 
-        More than by the `excess` at the reading where PGD-10 left most, and the best `alignment`:
-        either alone happens to healthy runs, at large budgets or with the paper's labels.
+        Beside the reading where PGD-10 left most, the `best` count: fewer withstand it, and surely
+        more than that reading's `excess` withstand FGSM alone. Alignment falls in healthy runs
+        too, at large budgets, and FGSM leaves more and more while a run still learns.
         """
-        return self.alignment < TURNED * alignment and self.excess > excess + PARTED
+        least, _ = wilson_interval(self.excess, self.images)
+        _, most = wilson_interval(excess, self.images)
+        return self.robust < best and self.alignment < TURNED * alignment and least > most
 
     @property
     def robust(self) -> int:
@@ -75,9 +76,9 @@ class Reading:
         return round(self.pgd10 * self.images)
 
     @property
-    def excess(self) -> float:
-        """What FGSM leaves and PGD-10 does not."""
-        return self.fgsm - self.pgd10
+    def excess(self) -> int:
+        """Images that withstand FGSM beyond those that withstand PGD-10."""
+        return max(0, round(self.fgsm * self.images) - self.robust)
 
     @property
     def check(self) -> dict[str, float]:
@@ -132,15 +133,16 @@ class Best:
 class Recovery:
     """What the guard has done to a run so far; part of its checkpoint.
 
-    `good` is the state after the last epoch that had not collapsed. Of the good readings: `best` is
-    the most images that withstood PGD-10, `excess` what FGSM left beyond it there, `alignment` the
-    best of all, `level` the training attack's accuracy at the last. `event` is what the next line
-    of the log is to tell; `told` is set once a run that is only watched was called collapsed.
+    `good` is the state after the last epoch that was read when due and had not collapsed. Of all
+    good readings `best` is the most images that withstood PGD-10, `excess` what withstood FGSM
+    beyond them there, and `alignment` the best. `level` is the training attack's accuracy at the
+    last one, or in the first epoch. `event` is what the next line of the log is to tell; `told` is
+    set once a run that is only watched was called collapsed.
     """
 
     good: dict[str, Any] | None = None
     best: int = 0
-    excess: float = 0.0
+    excess: int = 0
     alignment: float = 0.0
     level: float | None = None
     count: int = 0
@@ -149,19 +151,30 @@ class Recovery:
     told: bool = False
 
     def collapsed(self, reading: Reading) -> bool:
-        """Judge a reading by the good ones so far; if it is one, it counts for the next."""
-        if reading.collapsed(self.best) or reading.turned(self.excess, self.alignment):
-            return True
+        """Judge a reading by the good ones before it."""
+        turned = reading.turned(self.best, self.excess, self.alignment)
+        return turned or reading.collapsed(self.best)
+
+    def take(self, reading: Reading, level: float | None) -> None:
+        """Count a good reading for the next ones."""
         if reading.robust >= self.best:
             self.best, self.excess = reading.robust, reading.excess
         self.alignment = max(self.alignment, reading.alignment)
-        return False
+        self.level = level
 
     def leaps(self, adversarial_accuracy: float | None) -> bool:
-        """Whether the training attack's accuracy rose so much that a reading is due at once."""
-        if adversarial_accuracy is None or self.level is None:
+        """Whether a guard that acts has to look at once, as the training attack leaves so much."""
+        if self.good is None or self.level is None or adversarial_accuracy is None:
             return False
         return adversarial_accuracy > self.level + LEAP
+
+    def tell(self, reading: Reading, epoch: int) -> str:
+        """That a run which is only watched has collapsed; nothing if that was said before."""
+        if self.told:
+            return ""
+        self.told = True
+        self.event = f"{reading.describe(epoch)}; guard = watch changes nothing"
+        return self.event
 
     def act(
         self, reading: Reading, epoch: int, back: int, action: str, adversary: Adversary

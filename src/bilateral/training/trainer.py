@@ -140,7 +140,7 @@ class Trainer:
         self.unreadable = Unreadable(map(str, self.logbook.last().get("unreadable", ())))
         self.logbook.begin(self.step, self.machine.tensorboard)
         if self.run.guard != "watch" and self.recovery.good is None:
-            self.recovery.good = copy.deepcopy(self._state())
+            self.recovery.good = self._good()
         stop = StopRequest()
         title = f"{self.run.recipe} on {self.device.type}"
         shown = self.progress.running(title, self.total_steps, self.step)
@@ -236,21 +236,20 @@ class Trainer:
         if recovery.level is None:
             recovery.level = record["adversarial_accuracy"]
         due = every and ((epoch + 1) % every == 0 or epoch + 1 == self.run.epochs)
-        if due or self._leapt(record):
+        if due or recovery.leaps(record["adversarial_accuracy"]):
             reading = self.read_guard()
             record |= {"check": reading.check, "guard": reading.guard}
-            if collapsed := self._collapsed(reading):
+            if self._collapsed(reading, record):
                 if self.run.guard != "watch":
                     self._go_back(reading, record)
                     return False
-                self._tell_collapse(reading, record)
-            else:
-                recovery.level = record["adversarial_accuracy"]
-                if recovery.good is not None:
-                    recovery.good = copy.deepcopy(self._state())
+                record["guard"]["collapsed"] = True
+                if news := recovery.tell(reading, epoch + 1):
+                    self.progress.note(news)
+            elif due and recovery.good is not None:  # a leap may be the beginning of a collapse
+                recovery.good = self._good()
             if self.run.keep == "best":
-                taken = not collapsed and self.best.look(reading, epoch + 1, self.final_model)
-                record["kept"] = taken
+                record["kept"] = self.best.look(reading, epoch + 1, self.final_model)
         images = len(self.split.labels)
         self.unreadable.tell(self.batches, images, self.processes, self.progress)
         if self.unreadable.files:
@@ -271,10 +270,13 @@ class Trainer:
         size = self.batches.batch_size // (self.processes.world * self.machine.accumulate)
         return read(self.final_model, *self._guarded, self.engine.run, self.bfloat16, size)
 
-    def _collapsed(self, reading: Reading) -> bool:
+    def _collapsed(self, reading: Reading, record: dict[str, Any]) -> bool:
         """Whether the training attack has stopped to teach; all processes agree."""
         judged = self.run.method != "undefended" and self.recovery.collapsed(reading)
-        return bool(self.processes.largest(int(judged))[0])
+        collapsed = bool(self.processes.largest(int(judged))[0])
+        if not collapsed:
+            self.recovery.take(reading, record["adversarial_accuracy"])
+        return collapsed
 
     def _glance(self, epoch: int, started: float, first_step: int) -> bool:
         """Four times an epoch: has the training attack's accuracy leapt? False if we went back."""
@@ -282,27 +284,13 @@ class Trainer:
         if self.run.guard == "watch" or self.step % self.batches.steps % quarter:
             return True
         record = self._record(epoch, time.monotonic() - started, first_step)
-        if not self._leapt(record):
+        if not self.recovery.leaps(record["adversarial_accuracy"]):
             return True
         reading = self.read_guard()
-        if not self._collapsed(reading):
-            self.recovery.level = record["adversarial_accuracy"]
+        if not self._collapsed(reading, record):
             return True
         self._go_back(reading, {**record, "check": reading.check, "guard": reading.guard})
         return False
-
-    def _leapt(self, record: dict[str, Any]) -> bool:
-        """Whether a guard that acts has to look at once."""
-        acts = self.run.guard != "watch"
-        return acts and self.recovery.leaps(record["adversarial_accuracy"])
-
-    def _tell_collapse(self, reading: Reading, record: dict[str, Any]) -> None:
-        """Say once that a run which is only watched has collapsed."""
-        if not self.recovery.told:
-            event = f"{reading.describe(record['epoch'])}; guard = watch changes nothing"
-            self.recovery.event, self.recovery.told = event, True
-            self.progress.note(event)
-        record["guard"]["collapsed"] = True
 
     def _go_back(self, reading: Reading, record: dict[str, Any]) -> None:
         """Return to the last good epoch and act as configured."""
@@ -318,10 +306,13 @@ class Trainer:
                 "(--check-epochs 1 reads every epoch, --guard watch only tells of it)"
             )
         self.progress.note(news)
+        if not recovery.stopped and self.processes.first:  # what is cut is told again
+            recovery.event = ". ".join([*self.folder.guard_events(back), recovery.event])
         if recovery.stopped:  # the line says why, and that its weights are not those that are kept
             record["guard"] |= {"collapsed": True, "discarded": True}
             self._log(record)
         self._take_state(recovery.good)
+        recovery.level = recovery.good.get("level")
         self.engine = self._engine(adversary)
         self._save()
         if not recovery.stopped:  # last: the checkpoint says where to cut
@@ -356,6 +347,10 @@ class Trainer:
             "step": self.step,
             "priors": self.priors.kept if self.priors else None,
         }
+
+    def _good(self) -> dict[str, Any]:
+        """What the guard goes back to."""
+        return {**copy.deepcopy(self._state()), "level": self.recovery.level}
 
     def _take_state(self, state: dict[str, Any]) -> None:
         self.model.load_state_dict(state["model"])
