@@ -74,8 +74,8 @@ def test_the_ranking_shows_the_dropped_too(tmp_path):
     assert first.startswith("| none-hard/seed0 | 40.0 | 35.0 to 45.0 | 60.0 |")
     assert second.startswith("| mc-hard/seed0 |") and "dropped after epoch 5" in third
     assert page.endswith(
-        "- 3 runs of `cifar10-r-mc --check-epochs 5`, judged on 100 or 2,000 held-out images: a GPU, "
-        "commit abc1234, 8 models at once on the device; `bilateral sweep x.toml`."
+        "- 3 runs of `cifar10-r-mc --check-epochs 5`, judged on 100 or 2,000 held-out images: a "
+        "GPU, commit abc1234, 8 models at once on the device; `bilateral sweep x.toml`."
     )
 
 
