@@ -97,7 +97,7 @@ def guard_table(rows: Sequence[Row]) -> str:
 
 def readings_table(rows: Sequence[Row]) -> str:
     """`results/late-collapse.json`: readings of the last third of each run, and what was left."""
-    head = ["run", "epoch", "training attack, in training (%)", "of the images", "FGSM (%)"]
+    head = ["run", "epoch", "training attack, in training (%)", "images read", "FGSM (%)"]
     lines = []
     for row in rows:
         for one in row["readings"]:
