@@ -19,6 +19,7 @@ from bilateral.evaluation.target import trained_model
 from bilateral.method import perturb
 from bilateral.models import build_model
 from bilateral.paper.recipes import recipe_named
+from bilateral.processes import Processes
 from bilateral.randomness import image_keys
 from bilateral.runs import RunFolder
 from bilateral.runtime import StopRequest
@@ -442,6 +443,16 @@ def risen(patch, collapses=()):
     patch.setattr(Trainer, "read_guard", read_guard)
     patch.setattr(Trainer, "_record", rising)
     return read_at
+
+
+def test_what_another_process_finds_collapsed_counts_for_none(digits, tmp_path, monkeypatch):
+    """Its reading may differ by an image, and all must go on from the same."""
+    trainer = Trainer(COLLAPSING, RunFolder(tmp_path), digits, CPU, QUIET)
+    good, record = reading(0.6, 0.55, alignment=0.95), {"adversarial_accuracy": 0.5}
+    monkeypatch.setattr(Processes, "largest", lambda *_: [1])
+    assert trainer._collapsed(good, record) and trainer.recovery == Recovery()
+    monkeypatch.setattr(Processes, "largest", lambda _, *values: list(values))
+    assert not trainer._collapsed(good, record) and trainer.recovery.best == 138
 
 
 RISING = COLLAPSING.with_fields(epochs=4).with_paths({"optimiser.batch_size": 359})

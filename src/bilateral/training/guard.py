@@ -3,8 +3,8 @@
 The network's accuracy under one step stays or rises while that under PGD falls to nothing (Wong et
 al. 2020; the paper's FGSM and LL rows). Some fixed images tell the two apart within an epoch.
 
-Late in a long run with soft labels it creeps in over several, and PGD on cross-entropy still leaves
-much of what stronger attacks do not. There the gradients have turned, and FGSM and PGD parted.
+Late in a long run it creeps in over several, and PGD still leaves much that stronger attacks break.
+There gradients have turned: they differ within the ball, and FGSM misses more of what PGD finds.
 """
 
 from collections.abc import Mapping
