@@ -346,8 +346,6 @@ class Run(Settings):
             raise ValueError("data.cutmix needs adversary.iterate = last: nothing can be tested")
         if adversary.target != "none" or adversary.loss == "margin":
             raise ValueError("data.cutmix is for untargeted attacks on a label's distribution")
-        if adversary.prior_start:
-            raise ValueError("data.cutmix: adversary.prior_start knows whole images alone")
 
 
 def flat(value: Any, path: str = "") -> dict[str, Any]:

@@ -17,7 +17,7 @@ def test_labels_count_the_pixels_of_each_image():
     """Images of one value each: what is where can be counted."""
     numbers = torch.arange(6)
     images = numbers[:, None, None, None].expand(-1, 3, 10, 14).to(torch.float32)
-    mixed, soft = cut_and_mix(images, numbers, 6, KEYS[:6], 1.0)
+    mixed, soft = cut_and_mix(images, numbers, 6, drawn_boxes(KEYS[:6], 1.0, 10, 14))
     for place in range(6):
         counted = torch.bincount(mixed[place, 0].flatten().long(), minlength=6) / 140
         torch.testing.assert_close(soft[place], counted)
@@ -90,7 +90,6 @@ def test_smoothing_a_mixed_label_mixes_smoothed_ones():
         ({"adversary.target": "most-confusing"}, "untargeted"),
         ({"adversary.loss": "margin"}, "untargeted"),
         ({"labels.rule": "adversarial"}, "labels.rule"),
-        ({"adversary.prior_start": True}, "prior_start"),
         ({"adversary.iterate": "any"}, "iterate"),
         ({"data.cutmix": 1.5}, "cutmix"),
     ],

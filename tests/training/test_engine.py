@@ -10,7 +10,7 @@ import torch
 from bilateral.config import Adversary, Data, Labels
 from bilateral.data.batches import augment, augmentation_keys
 from bilateral.data.datasets import Split
-from bilateral.data.mixing import cut_and_mix
+from bilateral.data.mixing import cut_and_mix, drawn_boxes
 from bilateral.errors import TrainingError, UserError
 from bilateral.machine import Machine
 from bilateral.paper.recipes import recipe_named
@@ -104,7 +104,7 @@ VARIANTS = [
     {"labels.averaged_share": 0.5},
     {"adversary.batch_norm": "train"},
     {"adversary.prior_start": True},
-    MIXED,
+    MIXED | {"adversary.prior_start": True},
     MOMENTUM,
     NUAT,
 ]
@@ -185,8 +185,8 @@ def test_a_step_learns_from_mixed_images(split, tmp_path, parts):
         batch, images, labels = seen_in_a_step(split, run, machine, tmp_path, epoch)
         keys = torch.tensor(augmentation_keys(run.seed, epoch, 0))
         plain = augment(batch, run.data, 8, keys)
-        boxes = image_keys(keys[:1], batch.numbers)
-        expected = cut_and_mix(plain, batch.labels, 10, boxes, 0.5)
+        boxes = drawn_boxes(image_keys(keys[:1], batch.numbers), 0.5, 8, 8)
+        expected = cut_and_mix(plain, batch.labels, 10, boxes)
         torch.testing.assert_close((images, labels), expected)
         assert 2 < int((images != plain).flatten(1).any(1).sum()) < 14
         shares.append(labels.amax(1))
@@ -262,11 +262,12 @@ def test_every_epoch_draws_other_noise(split, tmp_path):
     engine, budget, noise = trainer.engine, run.adversary.epsilon, ({}, {})
     attack, forward = engine._attack, engine._twin.forward
 
-    def attacked(images, labels, numbers):
+    def attacked(part):
         starts = []
         engine._twin.forward = lambda tensor: (starts.append(tensor.detach()), forward(tensor))[1]
-        result = attack(images, labels, numbers)
-        noise[epoch].update(zip(numbers.tolist(), (starts[0] - images) / budget, strict=True))
+        result = attack(part)
+        found = (starts[0] - part.images) / budget
+        noise[epoch].update(zip(part.numbers.tolist(), found, strict=True))
         return result
 
     engine._attack = attacked

@@ -12,6 +12,7 @@ from bilateral.attacks.ball import random_start
 from bilateral.config import Adversary, Data, Labels, Optimiser, Run
 from bilateral.data.batches import augmentation_keys, moves
 from bilateral.data.datasets import Split
+from bilateral.data.mixing import drawn_boxes
 from bilateral.errors import UserError
 from bilateral.machine import Machine
 from bilateral.paper.recipes import recipe_named
@@ -80,9 +81,10 @@ def attacked(trainer, epochs):
     starts = []
     twin.register_forward_pre_hook(lambda _, inputs: starts.append(inputs[0].detach().clone()))
 
-    def watched(images, labels, numbers):
+    def watched(part):
         starts.clear()
-        perturbed = attack(images, labels, numbers)
+        perturbed = attack(part)
+        images, labels, numbers = part[:3]
         rows = zip(numbers.tolist(), images, starts[0], perturbed.images, labels, strict=True)
         seen.extend((epoch, *row) for row in rows)
         return perturbed
@@ -182,6 +184,32 @@ def test_over_epochs_the_perturbation_grows_to_the_corner(split, still, tmp_path
     # A step of 0.03 from uniform noise reaches 0.1 from 0.15 of all starts.
     assert at_the_edge[0] == pytest.approx(0.15, abs=0.04)
     assert at_the_edge[1] > 0.85, "the rest is cut off by the pixel range"
+
+
+@pytest.mark.parametrize("parts", [1, 4])
+def test_a_mixed_image_starts_where_the_attacks_on_both_ended(split, still, tmp_path, parts):
+    """Bytes that tell images apart: in its box a start has those of the image before it."""
+    run = still("none").with_paths({"data.cutmix": 1.0, "optimiser.batch_size": 48})
+    machine = Machine(accumulate=parts)
+    trainer = Trainer(run, RunFolder(tmp_path / "run"), split, CPU, QUIET, machine)
+    names = torch.arange(48, dtype=torch.int8)
+    trainer.priors.kept.copy_(names.view(48, 1, 1, 1).expand(48, 3, 8, 8))
+    found = attacked(trainer, 1)
+    numbers = torch.tensor([row[1] for row in found])
+    image, start, end = (torch.stack([row[place] for row in found]) for place in (2, 3, 4))
+    boxes = drawn_boxes(image_keys(augmentation_keys(run.seed, 0, 0)[0], numbers), 1.0, 8, 8)
+    shown = torch.where(boxes, names[numbers.roll(1)][:, None, None], names[numbers][:, None, None])
+    assert 0.1 < float(boxes.float().mean()) < 0.6
+    unit = EPSILON / 127
+    inside = ((image > EPSILON) & (image < 1 - EPSILON)).all(1)  # else the pixel range cuts
+    torch.testing.assert_close((start - image)[:, 0][inside], (shown * unit)[inside])
+    kept = trainer.priors.kept[numbers]
+    torch.testing.assert_close(
+        kept[:, 0][boxes], names[numbers][:, None, None].expand(48, 8, 8)[boxes]
+    )
+    reached = ((end - image) / unit).round()[:, 0].to(torch.int8)
+    assert torch.equal(kept[:, 0][~boxes], reached[~boxes])
+    assert (kept != names[numbers].view(48, 1, 1, 1)).any(), "the attack went on"
 
 
 @pytest.mark.parametrize("shape", [(3, 8, 8), (1, 5, 7)])

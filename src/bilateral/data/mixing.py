@@ -14,23 +14,24 @@ _BOX = 5
 
 
 def cut_and_mix(
-    images: Tensor, labels: Tensor, classes: int, keys: Tensor, share: float
+    images: Tensor, labels: Tensor, classes: int, boxes: Tensor
 ) -> tuple[Tensor, Tensor]:
-    """Images, of which about `share` are mixed, and their labels as distributions.
-
-    `keys` decide the boxes image by image.
-    """
-    boxes = drawn_boxes(keys, share, images.shape[-2], images.shape[-1])
-    mixed = torch.where(boxes[:, None], images.roll(1, 0), images)
+    """Images that show the one before them in their boxes, and their labels as distributions."""
     truth = F.one_hot(labels, classes).to(torch.float32)
     area = boxes.to(torch.float32).mean((1, 2))
-    return mixed, torch.lerp(truth, truth.roll(1, 0), area[:, None])
+    return pasted(images, boxes), torch.lerp(truth, truth.roll(1, 0), area[:, None])
+
+
+def pasted(images: Tensor, boxes: Tensor) -> Tensor:
+    """Each image with the one before it in its box."""
+    return torch.where(boxes[:, None], images.roll(1, 0), images)
 
 
 def drawn_boxes(keys: Tensor, share: float, height: int, width: int) -> Tensor:
     """Where each image shows the other one: a box about a uniform point, cut at the border.
 
-    Its area before that is a uniform share of the image's, and its sides are as the image's.
+    Its area before that is a uniform share of the image's, and its sides are as the image's. About
+    `share` of the images have one; `keys` decide image by image.
     """
     chosen, area, row, column = uniform(derive(keys, _BOX), (4,)).unbind(1)
     half = torch.where(chosen < share, area.sqrt() / 2, 0.0)

@@ -6,7 +6,7 @@ is captured once as a CUDA graph and replayed, so launches cost nothing.
 
 from contextlib import nullcontext
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, NamedTuple
 
 import torch
 from torch import Tensor, nn
@@ -15,7 +15,7 @@ from torch.utils._triton import has_triton
 
 from bilateral.config import Run
 from bilateral.data.batches import Batch, augment, augmentation_keys, moves
-from bilateral.data.mixing import cut_and_mix
+from bilateral.data.mixing import cut_and_mix, drawn_boxes, pasted
 from bilateral.errors import UserError
 from bilateral.machine import Machine, Switch
 from bilateral.processes import Processes
@@ -69,6 +69,21 @@ class Speed:
             channels_last=decided(machine.channels_last),
             fused=fused,
         )
+
+
+class _Part(NamedTuple):
+    """Augmented images of a batch, and where an attack begins and other images show, if known."""
+
+    images: Tensor
+    labels: Tensor
+    numbers: Tensor
+    start: Tensor | None
+    boxes: Tensor | None
+
+    def split(self, count: int) -> list["_Part"]:
+        """The same in so many parts."""
+        pieces = [[None] * count if one is None else one.chunk(count) for one in self]
+        return [_Part._make(part) for part in zip(*pieces, strict=True)]
 
 
 class Engine:
@@ -198,20 +213,17 @@ class Engine:
 
     def _compute(self, batch: Batch) -> None:
         images = augment(batch, self.run.data, self.image_size, self._numbers[:3])
-        labels = batch.labels
-        if self.run.data.cutmix:
+        labels, boxes = batch.labels, None
+        if share := self.run.data.cutmix:
             keys = image_keys(self._numbers[:1], batch.numbers)
-            share = self.run.data.cutmix
-            images, labels = cut_and_mix(images, labels, self.classes, keys, share)
+            boxes = drawn_boxes(keys, share, images.shape[-2], images.shape[-1])
+            images, labels = cut_and_mix(images, labels, self.classes, boxes)
+        start = self._start(batch.numbers, boxes)
         if self.speed.channels_last:
             images = images.contiguous(memory_format=torch.channels_last)
         self.optimiser.zero_grad(set_to_none=True)
-        whole = (images, labels, batch.numbers)
-        parts = zip(*(tensor.chunk(self.accumulate) for tensor in whole), strict=True)
-        results = [
-            self._descend(part_images, part_labels, numbers, last=number == self.accumulate)
-            for number, (part_images, part_labels, numbers) in enumerate(parts, start=1)
-        ]
+        parts = _Part(images, labels, batch.numbers, start, boxes).split(self.accumulate)
+        results = [self._descend(part, last=part is parts[-1]) for part in parts]
         self.optimiser.step()
         # All processes must attack the same network, running statistics included.
         self.processes.average(self._buffers)
@@ -219,11 +231,19 @@ class Engine:
             self.averaged.update(self._pull)
         self._count(results)
 
-    def _descend(self, images: Tensor, labels: Tensor, numbers: Tensor, last: bool) -> StepLoss:
+    def _start(self, numbers: Tensor, boxes: Tensor | None) -> Tensor | None:
+        """Where the attacks on a batch begin, pixel by pixel, if the run keeps priors."""
+        if not self.priors:
+            return None
+        known = self.priors.start(numbers, moves(numbers, self.run.data, self._numbers[:3]))
+        return known if boxes is None else pasted(known, boxes)
+
+    def _descend(self, part: _Part, last: bool) -> StepLoss:
         """Add the gradients of a part of the batch; processes share them once a step."""
         alone = self.processes.world == 1 or last
+        images, labels = part.images, part.labels
         with nullcontext() if alone else self._update.no_sync():
-            perturbed = self._attack(images, labels, numbers)
+            perturbed = self._attack(part)
             if not self.run.weight_perturbation:
                 return self._add_gradients(perturbed, images, labels)
             if climbs(self.run):
@@ -234,19 +254,17 @@ class Engine:
             with uphill(ways, self.run.weight_perturbation):
                 return self._add_gradients(perturbed, images, labels)
 
-    def _attack(self, images: Tensor, labels: Tensor, numbers: Tensor) -> Perturbed | None:
-        """The adversary's work on a part of the batch, from priors where the run keeps some."""
+    def _attack(self, part: _Part) -> Perturbed | None:
+        """The adversary's work on a part of the batch, kept where the run keeps priors."""
+        images, labels, numbers, start, boxes = part
         keys = image_keys(self._numbers[3], numbers)
-        start = None
-        if self.priors:
-            moved = moves(numbers, self.run.data, self._numbers[:3])
-            start = self.priors.start(numbers, moved)
         with autocast(self.device, self.bfloat16):
             perturbed = perturbed_batch(self._twin, images, labels, self.run, keys, start)
             if self._teacher is not None and perturbed:
                 perturbed = taught(self._teacher, images, perturbed, self.run.labels)
         if self.priors and perturbed:
-            self.priors.keep(numbers, moved, perturbed.images - images)
+            moved = moves(numbers, self.run.data, self._numbers[:3])
+            self.priors.keep(numbers, moved, perturbed.images - images, boxes)
         return perturbed
 
     def _add_gradients(

@@ -32,8 +32,15 @@ class Priors:
         known = torch.where(kept == _NONE, math.nan, kept * self.unit)
         return shift_and_mirror(known, *moves, fill=math.nan)
 
-    def keep(self, numbers: Tensor, moves: Moves, perturbations: Tensor) -> None:
-        """Remember what an attack did to images that were moved so; the rest stays as it was."""
+    def keep(
+        self, numbers: Tensor, moves: Moves, perturbations: Tensor, others: Tensor | None = None
+    ) -> None:
+        """Remember what an attack did to images that were moved so; the rest stays as it was.
+
+        `others` is where they showed another image (N x H x W), whose perturbation is not theirs.
+        """
+        if others is not None:
+            perturbations = perturbations.masked_fill(others[:, None], math.nan)
         here = shift_and_mirror(perturbations, *moves.back(), fill=math.nan)
         steps = (here / self.unit).round().clamp(-_MOST, _MOST)
         self.kept[numbers] = torch.where(here.isnan(), self.kept[numbers], steps).to(torch.int8)
