@@ -50,10 +50,11 @@ def test_a_collapse_is_told_and_acted_upon_once(guard, tmp_path, monkeypatch, re
     digits, device = load("digits", "train"), torch.device("cpu")
     run = RUN.with_fields(guard=guard)
 
-    def collapsed(trainer, *_):
-        return trainer.step == 2 * trainer.batches.steps and trainer.recovery.count == 0
+    def collapse(trainer, _, *readings):
+        now = trainer.step == 2 * trainer.batches.steps and trainer.recovery.count == 0
+        return readings[0] if now else None
 
-    monkeypatch.setattr(Trainer, "_collapsed", collapsed)
+    monkeypatch.setattr(Trainer, "_collapse", collapse)
     whole, flushes = RunFolder(tmp_path / "whole"), NoRoom(10**6)
     monkeypatch.setattr(storage.os, "fsync", flushes)
     train(run, whole, digits, device, QUIET)

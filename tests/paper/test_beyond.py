@@ -23,11 +23,19 @@ from bilateral.training.step import forwards_per_image
 STUDIES = Path(__file__).parents[2] / "studies"
 
 
-def test_the_strong_recipe_is_what_was_judged_on_held_out_images():
-    plan = sweep.read_plan(STUDIES / "longest.toml")
-    judged = {name: one.run for name, one in sweep.runs_of(plan)}
+@pytest.mark.parametrize(
+    ("study", "epochs", "held_out"), [("longest", 130, 2000), ("prior", 65, 3000)]
+)
+def test_the_strong_recipe_is_what_was_judged_but_for_its_guard_and_all_images(
+    study, epochs, held_out
+):
+    plan = sweep.read_plan(STUDIES / f"{study}.toml")
+    judged = {name: one.run for name, one in sweep.runs_of(plan)}["cutmix-last/seed0"]
     run = recipe_named("cifar10-strong")
-    assert judged["pull-cutmix-mix/seed0"] == run.with_fields(recipe="cifar10-r-fgsm")
+    assert (run.epochs, run.guard, run.check_epochs) == (130, "two-step", 5)
+    watched = run.with_fields(guard="watch", check_epochs=judged.check_epochs, epochs=epochs)
+    watched = watched.with_fields(recipe="cifar10-r-fgsm")
+    assert judged == watched.with_paths({"data.held_out": held_out})
 
 
 def test_the_fast_recipe_is_what_was_judged_but_for_its_length_and_all_images():

@@ -416,7 +416,7 @@ def test_a_leap_within_an_epoch_is_looked_into(digits, tmp_path, monkeypatch):
     monkeypatch.setattr(Reading, "collapsed", lambda self, best: True)
     plain = Trainer.read_guard
     monkeypatch.setattr(
-        Trainer, "read_guard", lambda self: (read_at.append(self.step), plain(self))[1]
+        Trainer, "read_guard", lambda self, *of: (read_at.append(self.step), plain(self, *of))[1]
     )
     run = COLLAPSING.with_fields(guard="stop", epochs=4, check_epochs=4)
     with pytest.raises(TrainingError, match="back to epoch 0"):
@@ -427,13 +427,14 @@ def test_a_leap_within_an_epoch_is_looked_into(digits, tmp_path, monkeypatch):
 def risen(patch, collapses=()):
     """Four steps an epoch, each with 3 points more; at which steps the guard reads.
 
-    Readings are good but where the n-th collapse is to be found.
+    Readings are good but where the n-th collapse is to be found, in the weights that learn.
     """
     read_at = []
 
-    def read_guard(self):
+    def read_guard(self, model=None):
         read_at.append(self.step)
         falls = dict(enumerate(collapses)).get(self.recovery.count) == self.step
+        falls = falls and (model or self.final_model) is self.model
         return reading(0.9, 0.0) if falls else reading(0.6, 0.55, alignment=0.95)
 
     def rising(self, *words):
@@ -448,11 +449,11 @@ def risen(patch, collapses=()):
 def test_what_another_process_finds_collapsed_counts_for_none(digits, tmp_path, monkeypatch):
     """Its reading may differ by an image, and all must go on from the same."""
     trainer = Trainer(COLLAPSING, RunFolder(tmp_path), digits, CPU, QUIET)
-    good, record = reading(0.6, 0.55, alignment=0.95), {"adversarial_accuracy": 0.5}
+    good = reading(0.6, 0.55, alignment=0.95)
     monkeypatch.setattr(Processes, "largest", lambda *_: [1])
-    assert trainer._collapsed(good, record) and trainer.recovery == Recovery()
+    assert trainer._collapse(False, good) is good and trainer.recovery == Recovery()
     monkeypatch.setattr(Processes, "largest", lambda _, *values: list(values))
-    assert not trainer._collapsed(good, record) and trainer.recovery.best == 138
+    assert trainer._collapse(False, good) is None
 
 
 RISING = COLLAPSING.with_fields(epochs=4).with_paths({"optimiser.batch_size": 359})
@@ -474,6 +475,22 @@ def test_it_goes_back_to_a_reading_that_was_due_and_to_its_level(digits, tmp_pat
     assert read_at == [*(6, 8, 10, 12), *(10, 12, 14), *(10, 12, 14, 16)]
     (events,) = folder.guard_events()
     assert events.count("; back to epoch 2, on with") == 2
+
+
+def test_after_a_leap_the_weights_in_training_are_read(digits, tmp_path, monkeypatch):
+    """Their average shows a collapse epochs late; a reading that is due is of the average alone."""
+    read_at = risen(monkeypatch, collapses=(12,))
+    folder = RunFolder(tmp_path / "seed0")
+    run = RISING.with_fields(guard="two-step", check_epochs=2, averaging=0.99)
+    train(run, folder, digits, CPU, QUIET)
+    # Within an epoch the weights in training alone, at the end of one the average before them.
+    assert read_at == [6, 8, 8, 10, 12, 12, 10, 12, 12, 14, 16, 16]
+    (events,) = folder.guard_events()
+    assert "epoch 3 collapsed" in events and "; back to epoch 2, on with" in events
+    slow = risen(monkeypatch, collapses=(12,))
+    monkeypatch.setattr(Recovery, "leaps", lambda *_: False)
+    train(run, RunFolder(tmp_path / "slow"), digits, CPU, QUIET)
+    assert slow == [8, 16], "no leap"
 
 
 def test_an_undefended_run_is_not_judged(digits, tmp_path):
@@ -509,7 +526,7 @@ def test_held_out_images_are_never_trained_on(digits, tmp_path):
 
 @pytest.mark.parametrize("check_epochs", [1, 2])
 def test_a_watched_collapse_is_told_once(digits, tmp_path, monkeypatch, check_epochs):
-    monkeypatch.setattr(Trainer, "read_guard", lambda trainer: reading(0.9, 0.0))
+    monkeypatch.setattr(Trainer, "read_guard", lambda *_: reading(0.9, 0.0))
     run = COLLAPSING.with_fields(
         epochs=6, check_epochs=check_epochs, data=Data(name="digits", images_per_class=13)
     )
@@ -522,7 +539,7 @@ def test_a_watched_collapse_is_told_once(digits, tmp_path, monkeypatch, check_ep
 
 def test_untrained_weights_are_no_model(digits, tmp_path, monkeypatch):
     """No reading before the collapse was good: there is nothing to go back to."""
-    monkeypatch.setattr(Trainer, "read_guard", lambda trainer: reading(0.9, 0.0))
+    monkeypatch.setattr(Trainer, "read_guard", lambda *_: reading(0.9, 0.0))
     run = COLLAPSING.with_fields(
         epochs=2, guard="stop", data=Data(name="digits", images_per_class=13)
     )

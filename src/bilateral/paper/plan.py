@@ -67,6 +67,7 @@ def _quick(run: Run) -> Run:
         adversary=adversary.with_fields(**scaled),
         epochs=2 if run.epochs > 100 else 1,
         check_epochs=0,
+        guard="watch",
         keep="last",
         optimiser=run.optimiser.with_fields(batch_size=64, learning_rate=0.1),
     )

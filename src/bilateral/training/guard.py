@@ -136,7 +136,7 @@ class Recovery:
     `good` is the state after the last epoch that was read when due and had not collapsed. Of all
     good readings `best` is the most images that withstood PGD-10, `excess` what withstood FGSM
     beyond them there, and `alignment` the best. `level` is the training attack's accuracy at the
-    last one, or in the first epoch. `event` is what the next line of the log is to tell; `told` is
+    last look, or in the first epoch. `event` is what the next line of the log is to tell; `told` is
     set once a run that is only watched was called collapsed.
     """
 

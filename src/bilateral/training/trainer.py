@@ -236,18 +236,21 @@ class Trainer:
         if recovery.level is None:
             recovery.level = record["adversarial_accuracy"]
         due = every and ((epoch + 1) % every == 0 or epoch + 1 == self.run.epochs)
-        if due or recovery.leaps(record["adversarial_accuracy"]):
+        leapt = recovery.leaps(record["adversarial_accuracy"])
+        if due or leapt:
             reading = self.read_guard()
             record |= {"check": reading.check, "guard": reading.guard}
-            if self._collapsed(reading, record):
+            if told := self._collapse(leapt, reading):
                 if self.run.guard != "watch":
-                    self._go_back(reading, record)
+                    self._go_back(told, record)
                     return False
                 record["guard"]["collapsed"] = True
-                if news := recovery.tell(reading, epoch + 1):
+                if news := recovery.tell(told, epoch + 1):
                     self.progress.note(news)
-            elif due and recovery.good is not None:  # a leap may be the beginning of a collapse
-                recovery.good = self._good()
+            else:
+                recovery.take(reading, record["adversarial_accuracy"])
+                if due and recovery.good is not None:  # a leap may be the beginning of a collapse
+                    recovery.good = self._good()
             if self.run.keep == "best":
                 record["kept"] = self.best.look(reading, epoch + 1, self.final_model)
         images = len(self.split.labels)
@@ -265,18 +268,23 @@ class Trainer:
             self.recovery.event = ""
         self.logbook.write(record)
 
-    def read_guard(self) -> Reading:
-        """The guard's reading of the final model."""
+    def read_guard(self, model: nn.Module | None = None) -> Reading:
+        """The guard's reading of a model, else of the final one."""
         size = self.batches.batch_size // (self.processes.world * self.machine.accumulate)
-        return read(self.final_model, *self._guarded, self.engine.run, self.bfloat16, size)
+        model = model or self.final_model
+        return read(model, *self._guarded, self.engine.run, self.bfloat16, size)
 
-    def _collapsed(self, reading: Reading, record: dict[str, Any]) -> bool:
-        """Whether the training attack has stopped to teach; all processes agree."""
-        judged = self.run.method != "undefended" and self.recovery.collapsed(reading)
-        collapsed = bool(self.processes.largest(int(judged))[0])
-        if not collapsed:
-            self.recovery.take(reading, record["adversarial_accuracy"])
-        return collapsed
+    def _collapse(self, leapt: bool, *readings: Reading) -> Reading | None:
+        """The reading by which the training attack has stopped to teach; all processes agree.
+
+        Averaged weights show it epochs late: after a leap those in training are read themselves.
+        """
+        if self.run.method == "undefended":
+            return None
+        if leapt and (self.averaged or not readings):
+            readings = (*readings, self.read_guard(self.model))
+        told = self.processes.largest(*(int(self.recovery.collapsed(one)) for one in readings))
+        return next((one for one, collapsed in zip(readings, told, strict=True) if collapsed), None)
 
     def _glance(self, epoch: int, started: float, first_step: int) -> bool:
         """Four times an epoch: has the training attack's accuracy leapt? False if we went back."""
@@ -286,11 +294,11 @@ class Trainer:
         record = self._record(epoch, time.monotonic() - started, first_step)
         if not self.recovery.leaps(record["adversarial_accuracy"]):
             return True
-        reading = self.read_guard()
-        if not self._collapsed(reading, record):
-            return True
-        self._go_back(reading, {**record, "check": reading.check, "guard": reading.guard})
-        return False
+        if told := self._collapse(leapt=True):
+            self._go_back(told, {**record, "check": told.check, "guard": told.guard})
+            return False
+        self.recovery.level = record["adversarial_accuracy"]
+        return True
 
     def _go_back(self, reading: Reading, record: dict[str, Any]) -> None:
         """Return to the last good epoch and act as configured."""
