@@ -68,9 +68,7 @@ TABLE = PaperTable(
     (
         Row("cifar10-fast", "cifar10-fast", {}),
         Row("cifar10-strong", "cifar10-strong", {}),
-        Row(
-            "cifar10-strong, wide", "cifar10-strong", {}, {"model": "wrn-28-10-silu", "epochs": 40}
-        ),
+        Row("cifar10-strong, wide", "cifar10-strong", {}, {"model": "wrn-28-10-silu"}),
         Row("svhn-strong", "svhn-strong", {}),
         Row("cifar100-strong", "cifar100-strong", {}),
     ),
