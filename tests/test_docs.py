@@ -1067,11 +1067,19 @@ def test_every_equation_is_in_the_table_once() -> None:
     assert sorted(found) == list(range(1, 35))
 
 
+def anchors(path: Path) -> set[str]:
+    """What a link may name of a document: its headings, as they are linked to."""
+    headings = re.findall(r"^#+ (.+)$", path.read_text(), re.M)
+    return {re.sub(r"[^\w\- ]", "", heading.lower()).replace(" ", "-") for heading in headings}
+
+
 def test_links_lead_somewhere() -> None:
     for path in DOCUMENTS:
-        for target in re.findall(r"\]\(([^)#]+)\)", path.read_text()):
+        for target, place in re.findall(r"\]\(([^)#\s]*)(?:#([^)]+))?\)", path.read_text()):
             if not target.startswith("https://"):
-                assert (path.parent / target).exists(), f"{path.name}: {target}"
+                found = path.parent / target if target else path
+                assert found.exists(), f"{path.name}: {target}"
+                assert not place or place in anchors(found), f"{path.name}: {target}#{place}"
         for target in re.findall(r"`((?:src|tests|docs|results)/[\w./]+)`", path.read_text()):
             assert (ROOT / target).exists(), f"{path.name}: {target}"
 

@@ -196,6 +196,11 @@ class Optimiser(Settings):
     weight_decay: Annotated[float, Field(ge=0)] = Field(
         2e-4, description="on convolution and linear weights only"
     )
+    turn: Annotated[float, Field(gt=0, lt=1)] | None = Field(
+        None,
+        description="Muon: at the full rate a step turns the weights of convolutions by this share "
+        "of their length, which they keep; none: SGD for all",
+    )
     schedule: Literal["steps", "triangular", "one-cycle"] = Field(
         "steps",
         description="drop at the milestones; rise for a fifth and fall; or the same along "

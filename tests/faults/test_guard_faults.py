@@ -50,11 +50,11 @@ def test_a_collapse_is_told_and_acted_upon_once(guard, tmp_path, monkeypatch, re
     digits, device = load("digits", "train"), torch.device("cpu")
     run = RUN.with_fields(guard=guard)
 
-    def collapse(trainer, _, *readings):
+    def collapsed(trainer, reading):
         now = trainer.step == 2 * trainer.batches.steps and trainer.recovery.count == 0
-        return readings[0] if now else None
+        return reading if now else None
 
-    monkeypatch.setattr(Trainer, "_collapse", collapse)
+    monkeypatch.setattr(Trainer, "_first_collapsed", collapsed)
     whole, flushes = RunFolder(tmp_path / "whole"), NoRoom(10**6)
     monkeypatch.setattr(storage.os, "fsync", flushes)
     train(run, whole, digits, device, QUIET)

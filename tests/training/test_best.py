@@ -46,8 +46,9 @@ def passed_through(patch, shares=SHARES):
     """Readings as given, and a list of the final model's weights at each of them."""
     seen = []
 
-    def read_guard(trainer, *_):
-        seen.append({name: kept.clone() for name, kept in trainer.final_model.state_dict().items()})
+    def read_guard(trainer, model):
+        if model is trainer.final_model:
+            seen.append({name: kept.clone() for name, kept in model.state_dict().items()})
         return reading(shares[trainer.step // trainer.batches.steps - 1])
 
     patch.setattr(Trainer, "read_guard", read_guard)

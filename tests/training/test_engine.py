@@ -104,9 +104,11 @@ VARIANTS = [
     {"labels.averaged_share": 0.5},
     {"adversary.batch_norm": "train"},
     {"adversary.prior_start": True},
+    MIXED,
     MIXED | {"adversary.prior_start": True},
     MOMENTUM,
     NUAT,
+    {"optimiser.turn": 0.02},
 ]
 
 

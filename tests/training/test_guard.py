@@ -416,7 +416,7 @@ def test_a_leap_within_an_epoch_is_looked_into(digits, tmp_path, monkeypatch):
     monkeypatch.setattr(Reading, "collapsed", lambda self, best: True)
     plain = Trainer.read_guard
     monkeypatch.setattr(
-        Trainer, "read_guard", lambda self, *of: (read_at.append(self.step), plain(self, *of))[1]
+        Trainer, "read_guard", lambda self, one: (read_at.append(self.step), plain(self, one))[1]
     )
     run = COLLAPSING.with_fields(guard="stop", epochs=4, check_epochs=4)
     with pytest.raises(TrainingError, match="back to epoch 0"):
@@ -431,10 +431,10 @@ def risen(patch, collapses=()):
     """
     read_at = []
 
-    def read_guard(self, model=None):
+    def read_guard(self, model):
         read_at.append(self.step)
         falls = dict(enumerate(collapses)).get(self.recovery.count) == self.step
-        falls = falls and (model or self.final_model) is self.model
+        falls = falls and model is self.model
         return reading(0.9, 0.0) if falls else reading(0.6, 0.55, alignment=0.95)
 
     def rising(self, *words):
@@ -448,12 +448,21 @@ def risen(patch, collapses=()):
 
 def test_what_another_process_finds_collapsed_counts_for_none(digits, tmp_path, monkeypatch):
     """Its reading may differ by an image, and all must go on from the same."""
-    trainer = Trainer(COLLAPSING, RunFolder(tmp_path), digits, CPU, QUIET)
     good = reading(0.6, 0.55, alignment=0.95)
-    monkeypatch.setattr(Processes, "largest", lambda *_: [1])
-    assert trainer._collapse(False, good) is good and trainer.recovery == Recovery()
+    monkeypatch.setattr(Trainer, "read_guard", lambda *_: good)
+    folder = RunFolder(tmp_path / "seed0")
+    folder.prepare(COLLAPSING, {})
+    trainer = Trainer(COLLAPSING, folder, digits, CPU, QUIET)
+    monkeypatch.setattr(Processes, "largest", lambda _, *values: [value or 1 for value in values])
+    for batch in trainer.batches.epoch(0):
+        trainer.take(batch, 0)
+    assert trainer._end_epoch(0, 0.0, 0), "a guard that watches goes on"
+    left = trainer.recovery
+    assert (left.best, left.excess, left.alignment) == (0, 0, 0.0) and left.told
     monkeypatch.setattr(Processes, "largest", lambda _, *values: list(values))
-    assert trainer._collapse(False, good) is None
+    assert trainer._end_epoch(0, 0.0, 0)
+    left = trainer.recovery
+    assert (left.best, left.excess, left.alignment) == (138, 12, 0.95)
 
 
 RISING = COLLAPSING.with_fields(epochs=4).with_paths({"optimiser.batch_size": 359})
@@ -477,20 +486,39 @@ def test_it_goes_back_to_a_reading_that_was_due_and_to_its_level(digits, tmp_pat
     assert events.count("; back to epoch 2, on with") == 2
 
 
-def test_after_a_leap_the_weights_in_training_are_read(digits, tmp_path, monkeypatch):
-    """Their average shows a collapse epochs late; a reading that is due is of the average alone."""
-    read_at = risen(monkeypatch, collapses=(12,))
+@pytest.mark.parametrize("leaps", [True, False])
+def test_the_weights_in_training_tell_before_their_average(digits, tmp_path, monkeypatch, leaps):
+    """Within an epoch they alone are read, at the end of one beside the average."""
+    read_at = risen(monkeypatch, collapses=(12 if leaps else 16,))
+    if not leaps:
+        monkeypatch.setattr(Recovery, "leaps", lambda *_: False)
     folder = RunFolder(tmp_path / "seed0")
     run = RISING.with_fields(guard="two-step", check_epochs=2, averaging=0.99)
     train(run, folder, digits, CPU, QUIET)
-    # Within an epoch the weights in training alone, at the end of one the average before them.
-    assert read_at == [6, 8, 8, 10, 12, 12, 10, 12, 12, 14, 16, 16]
+    after = [10, 12, 12, 14, 16, 16]
+    assert read_at == ([6, 8, 8, 10, 12, 12, *after] if leaps else [8, 8, 16, 16, 16, 16])
     (events,) = folder.guard_events()
-    assert "epoch 3 collapsed" in events and "; back to epoch 2, on with" in events
-    slow = risen(monkeypatch, collapses=(12,))
+    epoch = 3 if leaps else 4
+    assert f"epoch {epoch} collapsed" in events and "; back to epoch 2, on with" in events
+
+
+def test_the_line_of_a_collapse_has_the_reading_that_told(digits, tmp_path, monkeypatch):
+    """The average may look well beside it."""
+    risen(monkeypatch, collapses=(16,))
     monkeypatch.setattr(Recovery, "leaps", lambda *_: False)
-    train(run, RunFolder(tmp_path / "slow"), digits, CPU, QUIET)
-    assert slow == [8, 16], "no leap"
+    folder = RunFolder(tmp_path / "seed0")
+    run = RISING.with_fields(guard="stop", check_epochs=2, averaging=0.99)
+    train(run, folder, digits, CPU, QUIET)
+    good, last = records(folder)[1], records(folder)[-1]
+    assert good["check"]["pgd10"] == 0.55 and "discarded" not in good["guard"]
+    assert last["check"] == reading(0.9, 0.0).check and last["guard"]["discarded"]
+
+
+def test_a_watched_average_is_read_alone(digits, tmp_path, monkeypatch):
+    read_at = risen(monkeypatch)
+    run = RISING.with_fields(guard="watch", check_epochs=2, averaging=0.99)
+    train(run, RunFolder(tmp_path / "seed0"), digits, CPU, QUIET)
+    assert read_at == [8, 16]
 
 
 def test_an_undefended_run_is_not_judged(digits, tmp_path):

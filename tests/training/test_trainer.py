@@ -59,15 +59,18 @@ def test_a_run_leaves_what_the_contract_names(digits, tmp_path):
     assert not list(tmp_path.rglob("*.tmp"))
 
 
-@pytest.mark.parametrize("looks", [0, 1, 2, 4])
-def test_stopping_and_going_on_equals_never_having_stopped(digits, tmp_path, stopped_after, looks):
+@pytest.mark.parametrize(("looks", "turn"), [(0, None), (1, None), (2, None), (4, None), (2, 0.1)])
+def test_stopping_and_going_on_equals_never_having_stopped(
+    digits, tmp_path, stopped_after, looks, turn
+):
     """Bit for bit, from any step, weights and log alike."""
+    run = TINY.with_paths({"optimiser.turn": turn})
     whole, broken = RunFolder(tmp_path / "whole"), RunFolder(tmp_path / "broken")
-    train(TINY, whole, digits, CPU, QUIET)
+    train(run, whole, digits, CPU, QUIET)
     with stopped_after(looks):
-        train(TINY, broken, digits, CPU, QUIET)
+        train(run, broken, digits, CPU, QUIET)
     assert broken.checkpoint.exists() and not broken.weights.exists()
-    train(TINY, broken, digits, CPU, QUIET)
+    train(run, broken, digits, CPU, QUIET)
     assert broken.weights.read_bytes() == whole.weights.read_bytes()
     timing = ("images_per_second", "seconds")
     for one, other in zip(log(whole), log(broken), strict=True):

@@ -29,7 +29,7 @@ from bilateral.runtime import autocast, plain_cudnn
 RECOVERIES = 3
 """How often the guard goes back before it stops for good."""
 LEAP = 0.05
-"""A rise of the training attack's accuracy since the last reading that is worth a look."""
+"""A rise of the training attack's accuracy since the last look that is worth another."""
 TURNED = 0.75
 """The share of a run's best alignment below which its gradients have turned."""
 _POINT = 1
@@ -133,11 +133,11 @@ class Best:
 class Recovery:
     """What the guard has done to a run so far; part of its checkpoint.
 
-    `good` is the state after the last epoch that was read when due and had not collapsed. Of all
-    good readings `best` is the most images that withstood PGD-10, `excess` what withstood FGSM
-    beyond them there, and `alignment` the best. `level` is the training attack's accuracy at the
-    last look, or in the first epoch. `event` is what the next line of the log is to tell; `told` is
-    set once a run that is only watched was called collapsed.
+    `good` is the state after the last epoch that was read when due and had not collapsed. Of the
+    final model's good readings `best` is the most images that withstood PGD-10, `excess` what
+    withstood FGSM beyond them there, and `alignment` the best. `level` is the training attack's
+    accuracy at the last look, or in the first epoch. `event` is what the next line of the log is to
+    tell; `told` is set once a run that is only watched was called collapsed.
     """
 
     good: dict[str, Any] | None = None

@@ -1,4 +1,4 @@
-"""SGD with the paper's parameter groups, and the learning rate as a function of progress."""
+"""SGD with the paper's parameter groups, or Muon; the learning rate as a function of progress."""
 
 import math
 from typing import Any
@@ -7,10 +7,16 @@ import torch
 from torch import nn
 
 from bilateral.config import Optimiser
+from bilateral.training.muon import Muon
 
 
-def build_optimiser(model: nn.Module, settings: Optimiser, fused: bool) -> torch.optim.SGD:
-    """Weight decay on convolution and linear weights only, not on batch norm or biases."""
+def build_optimiser(
+    model: nn.Module, settings: Optimiser, fused: bool, bfloat16: bool = False
+) -> torch.optim.Optimizer:
+    """Weight decay on convolution and linear weights only, not on batch norm or biases.
+
+    With a `turn` convolutions have none either: they keep their length.
+    """
     # By identity: a shared weight comes once, and a parametrised one is not the module's own.
     chosen = {
         id(module._parameters.get("weight"))
@@ -19,18 +25,24 @@ def build_optimiser(model: nn.Module, settings: Optimiser, fused: bool) -> torch
     }
     decayed = [parameter for parameter in model.parameters() if id(parameter) in chosen]
     plain = [parameter for parameter in model.parameters() if id(parameter) not in chosen]
+    groups: list[dict[str, Any]] = [
+        {"params": decayed, "weight_decay": settings.weight_decay},
+        {"params": plain, "weight_decay": 0.0},
+    ]
+    if settings.turn:
+        groups[0]["params"] = [weight for weight in decayed if weight.dim() == 2]
+        turning = [weight for weight in decayed if weight.dim() > 2]
+        groups.append({"params": turning, "turn": settings.turn / settings.learning_rate})
+        return Muon(groups, settings.learning_rate, settings.momentum, bfloat16)
     return torch.optim.SGD(
-        [
-            {"params": decayed, "weight_decay": settings.weight_decay},
-            {"params": plain, "weight_decay": 0.0},
-        ],
+        groups,
         lr=settings.learning_rate,
         momentum=settings.momentum,
         fused=fused or None,
     )
 
 
-def go_on_with(optimiser: torch.optim.SGD, state: dict[str, Any]) -> None:
+def go_on_with(optimiser: torch.optim.Optimizer, state: dict[str, Any]) -> None:
     """Load an optimiser's momentum; its settings are the run's, and its layout the machine's."""
     settings = [
         {name: value for name, value in group.items() if name != "params"}

@@ -79,11 +79,11 @@ class Trainer:
         self.model = place(model, device, speed.channels_last)
         torch.backends.cudnn.benchmark = True  # every training batch has the same shape
         self.batches = batches_of(split, run, self.machine, device, self.processes)
-        self.optimiser = build_optimiser(self.model, run.optimiser, speed.fused)
-        self.averaged = AveragedWeights(self.model, run.averaging) if run.averaging else None
         self.bfloat16 = run.precision == "bfloat16" or (
             run.precision == "auto" and has_bfloat16(device)
         )
+        self.optimiser = build_optimiser(self.model, run.optimiser, speed.fused, self.bfloat16)
+        self.averaged = AveragedWeights(self.model, run.averaging) if run.averaging else None
         first_batch_fits(self.model, self.batches, run, len(split.classes))
         self.speed = speed
         self.priors = priors_of(split, run, device, self.processes)
@@ -236,16 +236,15 @@ class Trainer:
         if recovery.level is None:
             recovery.level = record["adversarial_accuracy"]
         due = every and ((epoch + 1) % every == 0 or epoch + 1 == self.run.epochs)
-        leapt = recovery.leaps(record["adversarial_accuracy"])
-        if due or leapt:
-            reading = self.read_guard()
+        if due or recovery.leaps(record["adversarial_accuracy"]):
+            reading, *further = self._readings()
             record |= {"check": reading.check, "guard": reading.guard}
-            if told := self._collapse(leapt, reading):
+            if collapsed := self._first_collapsed(reading, *further):
                 if self.run.guard != "watch":
-                    self._go_back(told, record)
+                    self._go_back(collapsed, record)
                     return False
                 record["guard"]["collapsed"] = True
-                if news := recovery.tell(told, epoch + 1):
+                if news := recovery.tell(collapsed, epoch + 1):
                     self.progress.note(news)
             else:
                 recovery.take(reading, record["adversarial_accuracy"])
@@ -268,23 +267,25 @@ class Trainer:
             self.recovery.event = ""
         self.logbook.write(record)
 
-    def read_guard(self, model: nn.Module | None = None) -> Reading:
-        """The guard's reading of a model, else of the final one."""
+    def read_guard(self, model: nn.Module) -> Reading:
+        """The guard's reading of a model."""
         size = self.batches.batch_size // (self.processes.world * self.machine.accumulate)
-        model = model or self.final_model
         return read(model, *self._guarded, self.engine.run, self.bfloat16, size)
 
-    def _collapse(self, leapt: bool, *readings: Reading) -> Reading | None:
-        """The reading by which the training attack has stopped to teach; all processes agree.
+    def _readings(self) -> list[Reading]:
+        """Of the final model, and where a guard acts on an average of the weights in training too.
 
-        Averaged weights show it epochs late: after a leap those in training are read themselves.
+        An average shows a collapse epochs late.
         """
+        also = [self.model] if self.averaged and self.run.guard != "watch" else []
+        return [self.read_guard(model) for model in (self.final_model, *also)]
+
+    def _first_collapsed(self, *readings: Reading) -> Reading | None:
+        """The first reading by which the attack no longer teaches; all processes agree."""
         if self.run.method == "undefended":
             return None
-        if leapt and (self.averaged or not readings):
-            readings = (*readings, self.read_guard(self.model))
-        told = self.processes.largest(*(int(self.recovery.collapsed(one)) for one in readings))
-        return next((one for one, collapsed in zip(readings, told, strict=True) if collapsed), None)
+        signs = self.processes.largest(*(int(self.recovery.collapsed(one)) for one in readings))
+        return next((one for one, sign in zip(readings, signs, strict=True) if sign), None)
 
     def _glance(self, epoch: int, started: float, first_step: int) -> bool:
         """Four times an epoch: has the training attack's accuracy leapt? False if we went back."""
@@ -294,8 +295,8 @@ class Trainer:
         record = self._record(epoch, time.monotonic() - started, first_step)
         if not self.recovery.leaps(record["adversarial_accuracy"]):
             return True
-        if told := self._collapse(leapt=True):
-            self._go_back(told, {**record, "check": told.check, "guard": told.guard})
+        if collapsed := self._first_collapsed(self.read_guard(self.model)):
+            self._go_back(collapsed, record)
             return False
         self.recovery.level = record["adversarial_accuracy"]
         return True
@@ -317,8 +318,8 @@ class Trainer:
         if not recovery.stopped and self.processes.first:  # what is cut is told again
             recovery.event = ". ".join([*self.folder.guard_events(back), recovery.event])
         if recovery.stopped:  # the line says why, and that its weights are not those that are kept
-            record["guard"] |= {"collapsed": True, "discarded": True}
-            self._log(record)
+            signs = {**reading.guard, "collapsed": True, "discarded": True}
+            self._log({**record, "check": reading.check, "guard": signs})
         self._take_state(recovery.good)
         recovery.level = recovery.good.get("level")
         self.engine = self._engine(adversary)
