@@ -279,7 +279,9 @@ class Run(Settings):
         None, description="decay of the averaged weights (EMA); none: the last weights"
     )
     precision: Literal["auto", "float32", "bfloat16"] = Field(
-        "auto", description="auto is bfloat16 on a GPU that has it, else float32"
+        "auto",
+        description="auto is bfloat16 on a GPU that has it, and on a CPU that has it unless images "
+        "are tiny; else float32",
     )
     check_epochs: Annotated[int, Field(ge=0)] = Field(
         1, description="the guard reads FGSM and PGD-10 every so many epochs; 0: never"

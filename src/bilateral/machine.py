@@ -22,7 +22,7 @@ class Machine(Settings):
         "auto", description="replay a whole step as one CUDA graph; auto: with a single GPU"
     )
     channels_last: Switch = Field(
-        "auto", description="the memory format of convolutions; auto: on a GPU"
+        "auto", description="the memory format of convolutions; auto: on a GPU, or with bfloat16"
     )
     fused: Switch = Field("auto", description="the fused optimiser; auto: on a GPU")
     accumulate: Positive = Field(

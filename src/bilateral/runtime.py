@@ -17,6 +17,9 @@ import bilateral
 from bilateral.data.sources_cache import cache_folder
 from bilateral.errors import UserError
 
+TINY = 16 * 16
+"""Values of an image, pixels and channels, up to which a CPU gains nothing by sharing the work."""
+
 
 def choose_device(name: str | None) -> torch.device:
     """The named device, or the GPU if there is one."""
@@ -48,18 +51,39 @@ def has_bfloat16(device: torch.device) -> bool:
     return device.type == "cuda" and torch.cuda.is_bf16_supported(including_emulation=False)
 
 
+def trains_in_bfloat16(precision: str, device: torch.device, values: int) -> bool:
+    """Whether a run of this precision computes in bfloat16 on images of so many values.
+
+    `auto` does where it pays: on a GPU that has it, and on a CPU with instructions for it, but for
+    tiny images. Searches of an evaluation on a CPU stay in float32.
+    """
+    if precision != "auto":
+        return precision == "bfloat16"
+    on_cpu = device.type == "cpu" and values > TINY
+    return has_bfloat16(device) or (on_cpu and cpu_multiplies_bfloat16())
+
+
+def cpu_multiplies_bfloat16() -> bool:
+    """Whether the CPU has instructions for it; without them it is slower than float32.
+
+    torch tells since 2.11. Measured on two cores of an AMD EPYC: `results/bench`.
+    """
+    known: dict[str, object] = getattr(torch.cpu, "get_capabilities", dict)()
+    return any(known.get(name) is True for name in ("avx512_bf16", "amx_bf16"))
+
+
 def autocast(device: torch.device, enabled: bool) -> torch.autocast:
     """bfloat16 inside, where enabled; weights and losses stay float32."""
     return torch.autocast(device.type, dtype=torch.bfloat16, enabled=enabled)
 
 
-def limit_threads(device: torch.device, pixels: int) -> None:
+def limit_threads(device: torch.device, values: int) -> None:
     """One thread for tiny images on the CPU: an 8x8 digit leaves nothing to share.
 
     Measured on two cores busy with other work (`bilateral train digits-r-mc-la`, 12 and 15 epochs):
     3,800 to 3,900 images a second with one thread, 50 to 710 with two.
     """
-    if device.type == "cpu" and pixels <= 16 * 16:
+    if device.type == "cpu" and values <= TINY:
         torch.set_num_threads(1)
 
 

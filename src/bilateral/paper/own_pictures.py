@@ -27,8 +27,11 @@ SMALL_BUDGET, LARGE_BUDGET = 8 / 255, 4 / 255
 LARGEST_BATCH, FEWEST_STEPS = 128, 4
 IMAGES_SEEN, EPOCHS = 1_500_000, (30, 200)
 """Thirty epochs of CIFAR-10, in no fewer and no more epochs than these."""
-IMAGES_A_READING, LEAST_OFTEN = 2500, 10
-"""The guard's reading costs a good part of an epoch of so many images."""
+IMAGES_A_READING, LEAST_OFTEN = 25_000, 40
+"""A reading of an acting guard costs about an eighth of an epoch of so many images, so of training.
+
+Between two of them it looks where the training attack's accuracy leaps.
+"""
 
 FOLDER = Run(
     data=Data(name="folder:PATH"),

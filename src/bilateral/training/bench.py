@@ -16,7 +16,7 @@ from bilateral.data.datasets import Split, entry_named, load_training
 from bilateral.machine import Machine
 from bilateral.models import build_model
 from bilateral.runs import RunFolder
-from bilateral.runtime import synchronise, versions
+from bilateral.runtime import synchronise, trains_in_bfloat16, versions
 from bilateral.tables import rate
 from bilateral.training.progress import TrainingProgress
 from bilateral.training.step import forwards_per_image
@@ -56,7 +56,9 @@ def bench_train(
     note: Note = lambda _: None,
 ) -> dict[str, Any]:
     """Images a second with every feature on, then with each of `without` switched off."""
-    matrix_rate = matmul_tflops(device)
+    matrix_rate = matmul_tflops(
+        device, trains_in_bfloat16(run.precision, device, split.image_values)
+    )
     note(f"matrix products: {rate(matrix_rate)} TFLOP/s")
     rows: dict[str, dict[str, Any]] = {}
     for feature in ("", *without):
@@ -159,10 +161,10 @@ def forward_flops(model: nn.Module, images: torch.Tensor) -> float:
     return float(counter.get_total_flops())
 
 
-def matmul_tflops(device: torch.device) -> float:
-    """What products of large matrices reach here: bfloat16 on a GPU, float32 elsewhere."""
-    gpu = device.type == "cuda"
-    size, dtype = (8192, torch.bfloat16) if gpu else (1024, torch.float32)
+def matmul_tflops(device: torch.device, bfloat16: bool) -> float:
+    """What products of large matrices reach here, in bfloat16 or in float32."""
+    size = 8192 if device.type == "cuda" else 1024
+    dtype = torch.bfloat16 if bfloat16 else torch.float32
     one, other = (torch.randn(size, size, device=device, dtype=dtype) for _ in range(2))
     rates = []
     for _ in range(6):

@@ -51,22 +51,24 @@ class Speed:
     fused: bool
 
     @classmethod
-    def on(cls, machine: Machine, device: torch.device, processes: Processes) -> "Speed":
-        """All of it on a GPU, nothing elsewhere, unless asked for; compiled where Triton is.
+    def on(
+        cls, machine: Machine, device: torch.device, processes: Processes, bfloat16: bool = False
+    ) -> "Speed":
+        """All of it on a GPU, elsewhere channels-last with bfloat16 alone, unless asked for.
 
-        Graphs are for one process alone, and need the fused optimiser: the plain one reads the
-        learning rate on the host.
+        Compiled where Triton is. Graphs are for one process alone, and need the fused optimiser:
+        the plain one reads the learning rate on the host.
         """
         gpu = device.type == "cuda"
 
-        def decided(asked: Switch, possible: bool = True) -> bool:
-            return possible and (gpu if asked == "auto" else asked == "on")
+        def decided(asked: Switch, possible: bool = True, pays: bool = gpu) -> bool:
+            return possible and (pays if asked == "auto" else asked == "on")
 
         fused = decided(machine.fused)
         return cls(
             compile=decided(machine.compile, machine.compile == "on" or has_triton()),
             graphs=decided(machine.graphs, gpu and processes.world == 1 and fused),
-            channels_last=decided(machine.channels_last),
+            channels_last=decided(machine.channels_last, pays=gpu or bfloat16),
             fused=fused,
         )
 

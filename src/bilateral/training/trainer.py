@@ -22,7 +22,7 @@ from bilateral.models import build_model
 from bilateral.processes import Processes
 from bilateral.randomness import purpose_key
 from bilateral.runs import RunFolder
-from bilateral.runtime import StopRequest, has_bfloat16, place, synchronise, versions
+from bilateral.runtime import StopRequest, place, synchronise, trains_in_bfloat16, versions
 from bilateral.training.averaging import AveragedWeights
 from bilateral.training.checkpoint import check_progress, read_checkpoint, write_checkpoint
 from bilateral.training.engine import Engine, Speed, Totals
@@ -62,7 +62,8 @@ class Trainer:
         check_labels(split, run.data.name)
         split, held_out = training_part(split, run)
         self.split = split
-        speed = Speed.on(self.machine, device, self.processes)
+        self.bfloat16 = trains_in_bfloat16(run.precision, device, split.image_values)
+        speed = Speed.on(self.machine, device, self.processes, self.bfloat16)
         if self.machine.graphs == "on" and not speed.graphs:
             progress.note("machine.graphs is off: it needs one GPU, one process, machine.fused")
         torch.manual_seed(purpose_key(run.seed, 0) % 2**31)
@@ -79,9 +80,6 @@ class Trainer:
         self.model = place(model, device, speed.channels_last)
         torch.backends.cudnn.benchmark = True  # every training batch has the same shape
         self.batches = batches_of(split, run, self.machine, device, self.processes)
-        self.bfloat16 = run.precision == "bfloat16" or (
-            run.precision == "auto" and has_bfloat16(device)
-        )
         self.optimiser = build_optimiser(self.model, run.optimiser, speed.fused, self.bfloat16)
         self.averaged = AveragedWeights(self.model, run.averaging) if run.averaging else None
         first_batch_fits(self.model, self.batches, run, len(split.classes))
