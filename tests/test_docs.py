@@ -22,6 +22,7 @@ from PIL import Image
 from torch import nn
 
 import bilateral
+from bilateral.arguments import parse
 from bilateral.attacks.table import attack_names
 from bilateral.cli import COMMANDS, main
 from bilateral.commands.sweep import read_plan, runs_of
@@ -48,7 +49,7 @@ from bilateral.paper.rendering import (
     variants_table,
 )
 from bilateral.paper.speed import aims_table, speed_table, training_speed_table
-from bilateral.paper.studies import crossed_page, ranking_page
+from bilateral.paper.studies import Study, crossed_page, ranking_page
 from bilateral.trials import NOT_STARTED
 
 ROOT = Path(__file__).parents[1]
@@ -915,6 +916,14 @@ def test_a_ranking_lists_all_that_its_study_plans(study: str) -> None:
     found = json.loads((RESULTS / "sweeps" / f"{study}.json").read_text())["trials"]
     planned = dict(runs_of(read_plan(ROOT / "studies" / f"{study}.toml")))
     assert sorted(trial["name"] for trial in found) == sorted(planned)
+
+
+@pytest.mark.parametrize("path", sorted(RESULTS.glob("sweeps/*.json")), ids=lambda path: path.stem)
+def test_what_the_runs_of_a_study_share_can_be_typed(path: Path) -> None:
+    found = Study(path)
+    recipe, *words = found.way().split("`")[1].split()
+    typed = parse(Run, words, recipe, default=recipe_named(recipe))
+    assert typed == recipe_named(recipe).with_paths(found.plan["fields"])
 
 
 def test_the_configurations_tried_are_counted() -> None:

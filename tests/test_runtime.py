@@ -1,5 +1,7 @@
 """What training computes in, by the device and by what its images are like."""
 
+import json
+
 import pytest
 import torch
 
@@ -7,6 +9,7 @@ from bilateral.config import Data, Optimiser
 from bilateral.data.datasets import Split
 from bilateral.machine import Machine
 from bilateral.paper.recipes import recipe_named
+from bilateral.processes import Processes
 from bilateral.runs import RunFolder
 from bilateral.runtime import TINY, cpu_multiplies_bfloat16, trains_in_bfloat16
 from bilateral.training.bench import noise
@@ -91,3 +94,29 @@ def test_in_bfloat16_a_run_goes_on_as_if_it_had_never_stopped(tmp_path, monkeypa
     assert not broken.weights.exists()
     train(run, broken, split, CPU, QUIET)
     assert broken.weights.read_bytes() == whole.weights.read_bytes()
+    for folder in (whole, broken):
+        assert json.loads(folder.config.read_text())["versions"]["precision"] == "bfloat16"
+    plain = RunFolder(tmp_path / "plain")
+    train(run.with_fields(precision="float32"), plain, split, CPU, QUIET)
+    assert plain.weights.read_bytes() != whole.weights.read_bytes(), "bfloat16 was in use"
+
+
+def test_a_run_that_goes_on_in_another_precision_says_so(tmp_path, monkeypatch, stopped_after):
+    split, notes = noise(64, (20, 20, 3), tuple("abcdefghij")), []
+    monkeypatch.setattr(TrainingProgress, "note", lambda _, said: notes.append(said))
+    folder = RunFolder(tmp_path / "seed0")
+    for has, looks in ((True, 1), (True, 1), (False, 1)):
+        able(monkeypatch, avx512_bf16=has)
+        with stopped_after(looks):
+            train(RUN.with_fields(epochs=3), folder, split, CPU, QUIET)
+    said = [note for note in notes if note.startswith("begun in")]
+    assert said == ["begun in bfloat16, as another machine has it, going on in float32"]
+
+
+def test_processes_compute_alike(tmp_path, monkeypatch):
+    """Where one machine of several has no bfloat16 none uses it."""
+    able(monkeypatch, avx512_bf16=True)
+    split = noise(32, (20, 20, 3), tuple("abcdefghij"))
+    assert Trainer(RUN, RunFolder(tmp_path), split, CPU, QUIET).bfloat16
+    monkeypatch.setattr(Processes, "largest", lambda _, *values: [1 for _ in values])
+    assert not Trainer(RUN, RunFolder(tmp_path), split, CPU, QUIET).bfloat16

@@ -48,11 +48,11 @@ def log(folder):
 def test_a_collapse_is_told_and_acted_upon_once(guard, tmp_path, monkeypatch, record_property):
     """Between going back, the checkpoint, the log and the final weights nothing is lost."""
     digits, device = load("digits", "train"), torch.device("cpu")
-    run = RUN.with_fields(guard=guard)
+    run = RUN.with_fields(guard=guard, averaging=0.9)
 
-    def collapsed(trainer, reading):
+    def collapsed(trainer, *readings):
         now = trainer.step == 2 * trainer.batches.steps and trainer.recovery.count == 0
-        return reading if now else None
+        return readings[-1] if now else None
 
     monkeypatch.setattr(Trainer, "_first_collapsed", collapsed)
     whole, flushes = RunFolder(tmp_path / "whole"), NoRoom(10**6)

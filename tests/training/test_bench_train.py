@@ -74,6 +74,23 @@ def test_images_a_second_are_what_a_slow_step_allows(monkeypatch):
         assert row["share_of_matrix_rate"] == pytest.approx(row["tflops"] / result["matmul_tflops"])
 
 
+def test_on_a_cpu_one_feature_at_a_time_is_switched_off(monkeypatch):
+    """The layout follows the precision there, unless it is said."""
+    capabilities = {"avx512_bf16": True}
+    monkeypatch.setattr(torch.cpu, "get_capabilities", lambda: capabilities, raising=False)
+    seen = []
+
+    def measured(run, machine, *_):
+        seen.append((run.precision, machine.channels_last))
+        return {"images_per_second": 1.0, "first_step_seconds": 0.0}
+
+    monkeypatch.setattr(bench_module, "_measure", measured)
+    run = recipe_named("cifar10-r-mc-la").with_fields(model="small-cnn")
+    split, images = bench_split(run)
+    bench_train(run, split, images, CPU, Machine(), ("bfloat16", "channels-last"))
+    assert seen == [("auto", "on"), ("float32", "on"), ("auto", "off")]
+
+
 def test_a_variant_that_fails_costs_no_other_row(monkeypatch):
     measure = bench_module._measure
 

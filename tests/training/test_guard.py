@@ -6,6 +6,7 @@ from pathlib import Path
 import pytest
 import torch
 from pydantic import ValidationError
+from safetensors.torch import load_file
 from torch import nn
 
 from bilateral.attacks.table import attack_named
@@ -486,6 +487,37 @@ def test_it_goes_back_to_a_reading_that_was_due_and_to_its_level(digits, tmp_pat
     assert events.count("; back to epoch 2, on with") == 2
 
 
+def test_nothing_is_measured_by_a_reading_that_a_leap_brought(digits, tmp_path, monkeypatch):
+    """It is better than all others, and undone: neither the best weights nor a bar for the rest."""
+    read_at = risen(monkeypatch, collapses=(16,))
+    plain = Trainer.read_guard
+
+    def read_guard(self, model):
+        found = plain(self, model)
+        return reading(0.8, 0.75, alignment=0.99) if self.step == 12 else found
+
+    monkeypatch.setattr(Trainer, "read_guard", read_guard)
+    kept = {}
+    end = Trainer._end_epoch
+
+    def ended(self, epoch, *words):
+        if (epoch, self.recovery.count) == (1, 0):
+            kept.update({name: one.clone() for name, one in self.model.state_dict().items()})
+        return end(self, epoch, *words)
+
+    monkeypatch.setattr(Trainer, "_end_epoch", ended)
+    folder = RunFolder(tmp_path / "seed0")
+    run = RISING.with_paths({"data.held_out": 2, "optimiser.batch_size": 358})
+    run = run.with_fields(guard="stop", check_epochs=2, keep="best")
+    train(run, folder, digits, CPU, QUIET)
+    assert 12 in read_at and read_at[-1] == 16
+    state = torch.load(folder.checkpoint, weights_only=True)
+    assert (state["best"]["epoch"], state["recovery"]["best"]) == (2, 138)
+    assert state["recovery"]["alignment"] == pytest.approx(0.95)
+    weights = load_file(folder.weights)
+    assert all(torch.equal(weights[name], one) for name, one in kept.items())
+
+
 @pytest.mark.parametrize("leaps", [True, False])
 def test_the_weights_in_training_tell_before_their_average(digits, tmp_path, monkeypatch, leaps):
     """Within an epoch they alone are read, at the end of one beside the average."""
@@ -499,7 +531,8 @@ def test_the_weights_in_training_tell_before_their_average(digits, tmp_path, mon
     assert read_at == ([6, 8, 8, 10, 12, 12, *after] if leaps else [8, 8, 16, 16, 16, 16])
     (events,) = folder.guard_events()
     epoch = 3 if leaps else 4
-    assert f"epoch {epoch} collapsed" in events and "; back to epoch 2, on with" in events
+    assert f"epoch {epoch} collapsed (weights in training)" in events
+    assert "; back to epoch 2, on with" in events
 
 
 def test_the_line_of_a_collapse_has_the_reading_that_told(digits, tmp_path, monkeypatch):

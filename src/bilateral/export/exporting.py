@@ -1,6 +1,7 @@
 """An export from beginning to end: written, loaded again, compared, put in place, described."""
 
 import importlib.util
+import math
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -64,7 +65,7 @@ def export_run(
     run, model = trained_model(folder, torch.device("cpu"))
     subject = _subject(run, model, read_about(folder.weights))
     manifest = claim(out, subject.weights_digest, FORMATS[format].files)
-    limit_threads(torch.device("cpu"), subject.shape[1] * subject.shape[2])
+    limit_threads(torch.device("cpu"), math.prod(subject.shape))
     images, images_from = check_images(run, subject.shape, note)
     with temporary_folder("bilateral-export-") as work:
         written = _write(work, format, model, subject)

@@ -28,9 +28,9 @@ LARGEST_BATCH, FEWEST_STEPS = 128, 4
 IMAGES_SEEN, EPOCHS = 1_500_000, (30, 200)
 """Thirty epochs of CIFAR-10, in no fewer and no more epochs than these."""
 IMAGES_A_READING, LEAST_OFTEN = 25_000, 40
-"""A reading of an acting guard costs about an eighth of an epoch of so many images, so of training.
+"""A reading of an acting guard takes about an eighth as long as an epoch of so many images.
 
-Between two of them it looks where the training attack's accuracy leaps.
+Between two of them it also looks where the training attack's accuracy leaps.
 """
 
 FOLDER = Run(

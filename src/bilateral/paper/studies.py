@@ -47,11 +47,19 @@ class Study:
         counts = sorted({trial.images for trial in made if trial.images}) or [0]
         images = " or ".join(f"{count:,}" for count in counts)
         runs = "1 run" if len(made) == 1 else f"{len(made)} runs"
-        fields = (f" --{path.replace('_', '-')} {value}" for path, value in plan["fields"].items())
+        fields = (_option(path, value) for path, value in plan["fields"].items())
         return (
             f"- {runs} of `{plan['recipe']}{''.join(fields)}`, judged on {images} "
             f"held-out images: {way({**plan, **where}, plan['command'])}"
         )
+
+
+def _option(path: str, value: object) -> str:
+    """A field as it is written on the command line; a switch has no value."""
+    group, dot, name = path.replace("_", "-").rpartition(".")
+    if isinstance(value, bool):
+        return f" --{group}{dot}{'' if value else 'no-'}{name}"
+    return f" --{group}{dot}{name} {value}"
 
 
 def ranking_page(path: Path) -> str:

@@ -15,9 +15,11 @@ from bilateral.data.batches import Batch
 from bilateral.data.datasets import Split, entry_named, load_training
 from bilateral.machine import Machine
 from bilateral.models import build_model
+from bilateral.processes import Processes
 from bilateral.runs import RunFolder
 from bilateral.runtime import synchronise, trains_in_bfloat16, versions
 from bilateral.tables import rate
+from bilateral.training.engine import Speed
 from bilateral.training.progress import TrainingProgress
 from bilateral.training.step import forwards_per_image
 from bilateral.training.trainer import Trainer
@@ -56,10 +58,12 @@ def bench_train(
     note: Note = lambda _: None,
 ) -> dict[str, Any]:
     """Images a second with every feature on, then with each of `without` switched off."""
-    matrix_rate = matmul_tflops(
-        device, trains_in_bfloat16(run.precision, device, split.image_values)
-    )
+    bfloat16 = trains_in_bfloat16(run.precision, device, split.image_values)
+    matrix_rate = matmul_tflops(device, bfloat16)
     note(f"matrix products: {rate(matrix_rate)} TFLOP/s")
+    # On a CPU the layout follows the precision: said, it is one feature that is switched off.
+    last = Speed.on(machine, device, Processes(), bfloat16).channels_last
+    machine = machine.with_fields(channels_last="on" if last else "off")
     rows: dict[str, dict[str, Any]] = {}
     for feature in ("", *without):
         name = f"without {feature}" if feature else "all"

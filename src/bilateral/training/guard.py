@@ -47,6 +47,8 @@ class Reading:
     alignment: float
     guessing: float = 0.0
     """What guessing gets right."""
+    whose: str = ""
+    """Of which weights, where that is not plain."""
 
     def collapsed(self, best: int) -> bool:
         """Whether PGD surely leaves less than half of what FGSM leaves, or of its own `best` count.
@@ -93,7 +95,7 @@ class Reading:
     def describe(self, epoch: int) -> str:
         """A collapse in one line."""
         left = f"FGSM leaves {100 * self.fgsm:.1f} %, PGD-10 {100 * self.pgd10:.1f} %"
-        return f"epoch {epoch} collapsed: {left}, alignment {self.alignment:.2f}"
+        return f"epoch {epoch} collapsed{self.whose}: {left}, alignment {self.alignment:.2f}"
 
 
 @dataclass
@@ -163,7 +165,11 @@ class Recovery:
         self.level = level
 
     def leaps(self, adversarial_accuracy: float | None) -> bool:
-        """Whether a guard that acts has to look at once, as the training attack leaves so much."""
+        """Whether a guard that acts has to look at once, as the training attack leaves so much.
+
+        Of few images some leaps are chance and cost a reading. To wait until they are sure told
+        a collapse of the digits an epoch later, in the midst of it.
+        """
         if self.good is None or self.level is None or adversarial_accuracy is None:
             return False
         return adversarial_accuracy > self.level + LEAP

@@ -7,6 +7,7 @@ and the sums of the epoch under way, and a run that goes on equals one that neve
 import copy
 import time
 from collections.abc import Iterator
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -62,7 +63,8 @@ class Trainer:
         check_labels(split, run.data.name)
         split, held_out = training_part(split, run)
         self.split = split
-        self.bfloat16 = trains_in_bfloat16(run.precision, device, split.image_values)
+        pays = trains_in_bfloat16(run.precision, device, split.image_values)
+        self.bfloat16 = not self.processes.largest(int(not pays))[0]  # all alike
         speed = Speed.on(self.machine, device, self.processes, self.bfloat16)
         if self.machine.graphs == "on" and not speed.graphs:
             progress.note("machine.graphs is off: it needs one GPU, one process, machine.fused")
@@ -244,11 +246,13 @@ class Trainer:
                 record["guard"]["collapsed"] = True
                 if news := recovery.tell(collapsed, epoch + 1):
                     self.progress.note(news)
-            else:
+            elif due:
                 recovery.take(reading, record["adversarial_accuracy"])
-                if due and recovery.good is not None:  # a leap may be the beginning of a collapse
+                if recovery.good is not None:
                     recovery.good = self._good()
-            if self.run.keep == "best":
+            else:  # a leap may be the beginning of a collapse: nothing is measured by its reading
+                recovery.level = record["adversarial_accuracy"]
+            if due and self.run.keep == "best":
                 record["kept"] = self.best.look(reading, epoch + 1, self.final_model)
         images = len(self.split.labels)
         self.unreadable.tell(self.batches, images, self.processes, self.progress)
@@ -275,8 +279,13 @@ class Trainer:
 
         An average shows a collapse epochs late.
         """
-        also = [self.model] if self.averaged and self.run.guard != "watch" else []
-        return [self.read_guard(model) for model in (self.final_model, *also)]
+        also = [self._in_training()] if self.averaged and self.run.guard != "watch" else []
+        return [self.read_guard(self.final_model), *also]
+
+    def _in_training(self) -> Reading:
+        """A reading of the weights in training, which says so where they are averaged."""
+        reading = self.read_guard(self.model)
+        return replace(reading, whose=" (weights in training)") if self.averaged else reading
 
     def _first_collapsed(self, *readings: Reading) -> Reading | None:
         """The first reading by which the attack no longer teaches; all processes agree."""
@@ -293,7 +302,7 @@ class Trainer:
         record = self._record(epoch, time.monotonic() - started, first_step)
         if not self.recovery.leaps(record["adversarial_accuracy"]):
             return True
-        if collapsed := self._first_collapsed(self.read_guard(self.model)):
+        if collapsed := self._first_collapsed(self._in_training()):
             self._go_back(collapsed, record)
             return False
         self.recovery.level = record["adversarial_accuracy"]
@@ -342,6 +351,7 @@ class Trainer:
                 "recovery": vars(self.recovery),
                 "best": vars(self.best),
                 "adversary": self.engine.run.adversary.model_dump(mode="json"),
+                "bfloat16": self.bfloat16,
             },
         )
 
@@ -391,6 +401,9 @@ class Trainer:
                 f"{self.folder.checkpoint} does not fit the model any more ({reason})"
             ) from None
         self.logbook.seconds = state["seconds"]
+        if state.get("bfloat16", self.bfloat16) != self.bfloat16:
+            before, now = ("float32", "bfloat16") if self.bfloat16 else ("bfloat16", "float32")
+            self.progress.note(f"begun in {before}, as another machine has it, going on in {now}")
         self.progress.note(f"going on from step {self.step} of {self.total_steps}")
 
 
@@ -411,6 +424,7 @@ def train(
     trainer = Trainer(run, folder, split, device, progress, machine, processes)
     with trainer.processes.writing_to(folder.path):
         if trainer.processes.first:
-            folder.prepare(run, versions(device))
+            kind = "bfloat16" if trainer.bfloat16 else "float32"
+            folder.prepare(run, {**versions(device), "precision": kind})
         trainer.fit()
     return True
