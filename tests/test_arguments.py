@@ -75,6 +75,10 @@ def said(capsys, monkeypatch, tmp_path):
             "--weight-perturbation-along momentum: --optimiser.momentum is 0",
         ),
         (
+            f"{TRAIN} --weight-perturbation-along momentum --optimiser.turn 0.1",
+            "--weight-perturbation-along momentum is SGD's: no --optimiser.turn",
+        ),
+        (
             f"{TRAIN} --labels.averaged-share 0.4",
             "--labels.averaged-share is for adversarial training with averaging",
         ),

@@ -912,7 +912,14 @@ def test_what_is_said_of_your_own_pictures_is_true() -> None:
 
 
 @pytest.mark.parametrize("study", sorted(path.stem for path in RESULTS.glob("sweeps/*.json")))
-def test_a_ranking_lists_all_that_its_study_plans(study: str) -> None:
+def test_a_ranking_lists_all_that_its_study_plans(
+    study: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """What is planned of photographs is the same for any folder that has their name."""
+    for name in ("one", "other"):
+        (tmp_path / "sample" / "train" / name).mkdir(parents=True)
+        Image.new("RGB", (224, 224)).save(tmp_path / "sample" / "train" / name / "0.png")
+    monkeypatch.chdir(tmp_path)
     found = json.loads((RESULTS / "sweeps" / f"{study}.json").read_text())["trials"]
     planned = dict(runs_of(read_plan(ROOT / "studies" / f"{study}.toml")))
     assert sorted(trial["name"] for trial in found) == sorted(planned)

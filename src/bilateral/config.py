@@ -308,6 +308,8 @@ class Run(Settings):
             raise ValueError("weight_perturbation is for adversarial training")
         if self.weight_perturbation_along == "momentum" and not self.optimiser.momentum:
             raise ValueError("weight_perturbation_along = momentum: optimiser.momentum is 0")
+        if self.weight_perturbation_along == "momentum" and self.optimiser.turn:
+            raise ValueError("weight_perturbation_along = momentum is SGD's: no optimiser.turn")
         if self.adversary.prior_start and self.data.augment == "resized-crop-flip":
             raise ValueError(
                 "adversary.prior_start follows crops alone: data.augment must not resize"

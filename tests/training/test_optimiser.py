@@ -5,11 +5,13 @@ import copy
 import pytest
 import torch
 
-from bilateral.config import Optimiser
+from bilateral.config import Optimiser, Run
+from bilateral.errors import UserError
 from bilateral.models import build_model
 from bilateral.training.averaging import AveragedWeights
 from bilateral.training.muon import orthogonal
 from bilateral.training.optimiser import build_optimiser, go_on_with, learning_rate
+from bilateral.training.preparation import weights_can_turn
 
 
 def test_only_convolution_and_linear_weights_decay():
@@ -84,6 +86,25 @@ def test_weights_of_convolutions_turn_by_their_share_and_keep_their_length(memor
         for one, other in list(zip(model.parameters(), twin.parameters(), strict=True))[1:]:
             torch.testing.assert_close(one, other)
     assert model[0].weight.norm().item() == pytest.approx(length, rel=1e-5)
+
+
+def test_what_has_no_length_to_keep_is_refused():
+    """Weights of zeros would stay so, and without convolutions nothing would turn."""
+    run = Run(model="mine").with_paths({"optimiser.turn": 0.02})
+    layer = torch.nn.Conv2d(3, 4, 3)
+    weights_can_turn(layer, run)
+    for model, words in (
+        (torch.nn.Linear(3, 2), "mine has no convolutions"),
+        (torch.nn.Sequential(layer, zeros(torch.nn.Conv2d(4, 4, 1))), "mine begins with weights"),
+    ):
+        with pytest.raises(UserError, match=words):
+            weights_can_turn(model, run)
+        weights_can_turn(model, Run(model="mine"))
+
+
+def zeros(layer):
+    torch.nn.init.zeros_(layer.weight)
+    return layer
 
 
 def test_nothing_of_a_turn_is_read_by_the_host():

@@ -50,7 +50,7 @@ class Muon(torch.optim.Optimizer):
                 for weight, slope, momentum in zip(weights, slopes, kept, strict=True):
                     ahead = slope + group["momentum"] * momentum
                     way = orthogonal(ahead.flatten(1).to(self.kind)).view_as(weight)
-                    turned(weight, way.to(weight.dtype), group["turn"] * group["lr"])
+                    rotate(weight, way.to(weight.dtype), group["turn"] * group["lr"])
             else:
                 torch._foreach_sub_(weights, torch._foreach_mul(kept, group["lr"]))
 
@@ -62,7 +62,7 @@ class Muon(torch.optim.Optimizer):
         return buffer
 
 
-def turned(weight: Tensor, way: Tensor, share: Tensor | float) -> None:
+def rotate(weight: Tensor, way: Tensor, share: Tensor | float) -> None:
     """Move a weight against `way` by a share of its length, which stays as it is."""
     length = weight.norm()
     weight.sub_(way * (share * length / way.norm().clamp_min(1e-12)))

@@ -75,6 +75,16 @@ def first_batch_fits(model: nn.Module, batches: AnyBatches, run: Run, classes: i
         )
 
 
+def weights_can_turn(model: nn.Module, run: Run) -> None:
+    """Refuse `optimiser.turn` where no convolution has a length to keep."""
+    if not run.optimiser.turn:
+        return
+    lengths = [one.weight.norm() for one in model.modules() if isinstance(one, nn.Conv2d)]
+    if not (lengths and all(lengths)):
+        fault = "begins with weights of zeros" if lengths else "has no convolutions"
+        raise UserError(f"optimiser.turn keeps the length of convolutions: {run.model} {fault}")
+
+
 def numbers_read(labels: np.ndarray, run: Run) -> np.ndarray:
     """Which images the guard's readings are of, among those that it has."""
     return balanced_subset(labels, run.images_read, purpose_key(run.seed, _CHECK))

@@ -38,6 +38,7 @@ from bilateral.training.preparation import (
     guard_images,
     remarks,
     training_part,
+    weights_can_turn,
 )
 from bilateral.training.priors import priors_of
 from bilateral.training.progress import TrainingProgress
@@ -85,6 +86,7 @@ class Trainer:
         self.optimiser = build_optimiser(self.model, run.optimiser, speed.fused, self.bfloat16)
         self.averaged = AveragedWeights(self.model, run.averaging) if run.averaging else None
         first_batch_fits(self.model, self.batches, run, len(split.classes))
+        weights_can_turn(self.model, run)
         self.speed = speed
         self.priors = priors_of(split, run, device, self.processes)
         self.engine = self._engine(run.adversary)
