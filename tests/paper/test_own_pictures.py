@@ -77,8 +77,23 @@ def test_the_image_size(side, size, expected):
     assert run.image_size == expected
     large = expected is not None and expected > 64
     assert (run.model == "resnet-50") == large
-    assert (run.data.augment == "resized-crop-flip") == large
-    assert run.adversary.epsilon == (4 if large else 8) / 255
+    assert (run.data.augment == "resized-crop-flip") == (side > 64)
+    assert run.adversary.epsilon == (4 if side > 64 else 8) / 255
+
+
+@pytest.mark.parametrize("side", [65, 224, 3000])
+def test_few_photographs_are_shrunk(side):
+    """They stay photographs: random parts, and the budget that is not easily seen."""
+    for images, size in ((4999, 32), (5000, choice(side=side, size=None).image_size)):
+        run = choice(images=images, side=side, size=None)
+        assert run.image_size == size
+        assert run.model == ("preact-resnet-18" if size <= 64 else "resnet-50")
+        assert run.data.augment == "resized-crop-flip" and run.adversary.epsilon == 4 / 255
+    assert choice(images=600, side=side, size=None, image_size=128).model == "resnet-50"
+    assert choice(images=600, side=64, size=None).image_size == 64, "no photographs"
+    part = Data(name="folder:mine", images_per_class=20)
+    run = chosen(Survey(10, 50_000, side, None), FOLDER.with_fields(data=part))
+    assert run.image_size == 32, "the part counts"
 
 
 @pytest.mark.parametrize(
@@ -101,11 +116,12 @@ def test_tiny_pictures_are_not_cropped(side, asked, expected):
 
 @pytest.mark.parametrize("asked", [16, 64, 65, 96, 224])
 def test_a_given_image_size_decides_what_follows_from_it(asked):
-    for survey in ({"side": 375, "size": None}, {}):
+    for survey, photographs in (({"side": 375, "size": None}, True), ({}, asked > 64)):
         run = choice(**survey, image_size=asked)
         assert run.image_size == asked
         assert run.model == ("preact-resnet-18" if asked <= 64 else "resnet-50")
-        assert run.adversary.epsilon == (8 if asked <= 64 else 4) / 255
+        assert run.adversary.epsilon == (4 if photographs else 8) / 255
+        assert (run.data.augment == "resized-crop-flip") == photographs
 
 
 @pytest.mark.parametrize(

@@ -22,6 +22,11 @@ CROPPED = 16
 """Pixels of a side from which images are cropped: a crop moves by up to 4, of 8 pixels half."""
 SIZES = (32, SMALL, 128, 224)
 """What pictures of different size, or large ones, are resized to."""
+FEW = 5000
+"""Photographs, pictures above `SMALL`, that are shrunk to the least size if there are fewer.
+
+Of some hundred a network for large images learns little in the time (`own-photographs.toml`).
+"""
 SMALL_BUDGET, LARGE_BUDGET = 8 / 255, 4 / 255
 """CIFAR-10's usual budget; on a photograph as many levels are easily seen, so half of them."""
 LARGEST_BATCH, FEWEST_STEPS = 128, 4
@@ -68,15 +73,16 @@ def chosen(survey: "Survey", given: Run) -> Run:
 
     Whatever else was given is the caller's to put in place of what is chosen.
     """
-    size = given.image_size or _image_size(survey)
-    large = size is not None and size > SMALL
     images = survey.images
     if given.data.images_per_class is not None:
         images = min(images, given.data.images_per_class * survey.classes)
-    budget = LARGE_BUDGET if large else SMALL_BUDGET
+    size = given.image_size or _image_size(survey, images)
+    large = size is not None and size > SMALL
+    photographs = large or survey.side > SMALL
+    budget = LARGE_BUDGET if photographs else SMALL_BUDGET
     batch = _batch_size(images)
     rate = FOLDER.optimiser.learning_rate * batch / LARGEST_BATCH
-    augment = "resized-crop-flip" if large else "crop-flip"
+    augment = "resized-crop-flip" if photographs else "crop-flip"
     if (size or survey.side) < CROPPED:
         augment = "none"
     return FOLDER.with_fields(
@@ -91,10 +97,12 @@ def chosen(survey: "Survey", given: Run) -> Run:
     )
 
 
-def _image_size(survey: "Survey") -> int | None:
+def _image_size(survey: "Survey", images: int) -> int | None:
     """None where all are small and alike: then they are read as they are."""
     if survey.size is not None and max(survey.size) <= SMALL:
         return None
+    if survey.side > SMALL and images < FEW:
+        return SIZES[0]
     return max((size for size in SIZES if size <= survey.side), default=SIZES[0])
 
 
