@@ -406,6 +406,7 @@ def test_make_targets_exist() -> None:
             [
                 *("beyond", "figure", "crossed:halves", "crossed:halves-digits"),
                 *(f"ranking:{study}" for study in (*CIFAR10_STUDIES, "own-digits")),
+                "ranking:own-photographs",
             ],
         ),
     ],

@@ -41,7 +41,8 @@ def test_a_run_leaves_what_the_contract_names(digits, tmp_path):
     assert train(TINY, folder, digits, CPU, QUIET)
     stored = json.loads(folder.config.read_text())
     assert stored["run"] == TINY.model_dump(mode="json")
-    assert set(stored["versions"]) == {"bilateral", "torch", "device"}
+    assert set(stored["versions"]) == {"bilateral", "torch", "device", "precision"}
+    assert stored["versions"]["precision"] == "float32"
     records = log(folder)
     assert [record["epoch"] for record in records] == [1, 2, 3]
     for record in records:

@@ -62,8 +62,10 @@ def _check_digest(path: Path, content: bytes) -> None:
         )
 
 
-def read_checkpoint(path: Path, device: torch.device) -> dict[str, Any]:
-    """The state of a run; a file that is not one of ours is refused."""
+def read_checkpoint(
+    path: Path, device: torch.device, about: dict[str, Any] | None = None
+) -> dict[str, Any]:
+    """The state of a run; a file that is not one of ours, or not `about` the same, is refused."""
     _check_digest(path, path.read_bytes())
     try:
         _refuse_tricks(path)
@@ -77,6 +79,9 @@ def read_checkpoint(path: Path, device: torch.device) -> dict[str, Any]:
     missing = [name for name, kind in _FIELDS.items() if not isinstance(state.get(name), kind)]
     if missing:
         raise UserError(f"{path} is damaged (no {missing[0]}); remove it to start again")
+    expected = about or {}
+    if changed := [key for key in expected if state["about"].get(key) != expected[key]]:
+        raise UserError(f"{path} is of another model or data: {', '.join(changed)} differ")
     return state
 
 

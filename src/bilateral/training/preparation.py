@@ -1,5 +1,7 @@
 """What a run needs before its first step, and what is refused before anything is written."""
 
+from pathlib import Path
+
 import numpy as np
 import torch
 from torch import Tensor, nn
@@ -17,6 +19,7 @@ from bilateral.machine import Machine
 from bilateral.models.probe import output_of
 from bilateral.processes import Processes
 from bilateral.randomness import image_keys, purpose_key
+from bilateral.runtime import trains_in_bfloat16
 
 AnyBatches = Batches | PhotographBatches
 FEW_STEPS = 500
@@ -83,6 +86,21 @@ def weights_can_turn(model: nn.Module, run: Run) -> None:
     if not (lengths and all(lengths)):
         fault = "begins with weights of zeros" if lengths else "has no convolutions"
         raise UserError(f"optimiser.turn keeps the length of convolutions: {run.model} {fault}")
+
+
+def precision_of(run: Run, split: Split, device: torch.device, processes: Processes) -> str:
+    """What all processes compute in: bfloat16 where it pays on each of their machines."""
+    pays = trains_in_bfloat16(run.precision, device, split.image_values)
+    return "float32" if processes.largest(int(not pays))[0] else "bfloat16"
+
+
+def same_start(processes: Processes, step: int, checkpoint: Path) -> None:
+    """Refuse to go on where processes would begin at different steps."""
+    if len(set(processes.gather(step))) > 1:
+        raise UserError(
+            f"the processes do not find the same checkpoint at {checkpoint}: "
+            "--out must be a folder that all machines share"
+        )
 
 
 def numbers_read(labels: np.ndarray, run: Run) -> np.ndarray:

@@ -23,7 +23,7 @@ from bilateral.models import build_model
 from bilateral.processes import Processes
 from bilateral.randomness import purpose_key
 from bilateral.runs import RunFolder
-from bilateral.runtime import StopRequest, place, synchronise, trains_in_bfloat16, versions
+from bilateral.runtime import StopRequest, place, synchronise, versions
 from bilateral.training.averaging import AveragedWeights
 from bilateral.training.checkpoint import check_progress, read_checkpoint, write_checkpoint
 from bilateral.training.engine import Engine, Speed, Totals
@@ -36,7 +36,9 @@ from bilateral.training.preparation import (
     check_labels,
     first_batch_fits,
     guard_images,
+    precision_of,
     remarks,
+    same_start,
     training_part,
     weights_can_turn,
 )
@@ -64,8 +66,8 @@ class Trainer:
         check_labels(split, run.data.name)
         split, held_out = training_part(split, run)
         self.split = split
-        pays = trains_in_bfloat16(run.precision, device, split.image_values)
-        self.bfloat16 = not self.processes.largest(int(not pays))[0]  # all alike
+        self.precision = precision_of(run, split, device, self.processes)
+        self.bfloat16 = self.precision == "bfloat16"
         speed = Speed.on(self.machine, device, self.processes, self.bfloat16)
         if self.machine.graphs == "on" and not speed.graphs:
             progress.note("machine.graphs is off: it needs one GPU, one process, machine.fused")
@@ -132,11 +134,7 @@ class Trainer:
             self.progress.note(said)
         if self.folder.checkpoint.exists():
             self._restore()
-        if len(set(self.processes.gather(self.step))) > 1:
-            raise UserError(
-                f"the processes do not find the same checkpoint at {self.folder.checkpoint}: "
-                "--out must be a folder that all machines share"
-            )
+        same_start(self.processes, self.step, self.folder.checkpoint)
         if not self.recovery.stopped:  # then the log ends with why, after the good epochs
             self.logbook.cut(self.step // self.batches.steps)
         self.unreadable = Unreadable(map(str, self.logbook.last().get("unreadable", ())))
@@ -217,6 +215,7 @@ class Trainer:
         stop_if_not_finite(totals, self.folder)
         steps = self.step - epoch * self.batches.steps
         seen = steps * self.batches.batch_size
+        done = (steps - first_step) * self.batches.batch_size
         clean, adversarial = self.engine.counts
         return {
             "epoch": epoch + 1,
@@ -225,9 +224,7 @@ class Trainer:
             "loss": totals.loss / steps,
             "clean_accuracy": totals.clean_correct / seen if clean else None,
             "adversarial_accuracy": totals.adversarial_correct / seen if adversarial else None,
-            "images_per_second": (steps - first_step)
-            * self.batches.batch_size
-            / max(seconds, 1e-9),
+            "images_per_second": done / max(seconds, 1e-9),
         }
 
     def _end_epoch(self, epoch: int, started: float, first_step: int) -> bool:
@@ -276,18 +273,15 @@ class Trainer:
         size = self.batches.batch_size // (self.processes.world * self.machine.accumulate)
         return read(model, *self._guarded, self.engine.run, self.bfloat16, size)
 
-    def _readings(self) -> list[Reading]:
+    def _readings(self, within: bool = False) -> list[Reading]:
         """Of the final model, and where a guard acts on an average of the weights in training too.
 
-        An average shows a collapse epochs late.
+        An average shows a collapse epochs late; within an epoch it is not read at all.
         """
-        also = [self._in_training()] if self.averaged and self.run.guard != "watch" else []
-        return [self.read_guard(self.final_model), *also]
-
-    def _in_training(self) -> Reading:
-        """A reading of the weights in training, which says so where they are averaged."""
-        reading = self.read_guard(self.model)
-        return replace(reading, whose=" (weights in training)") if self.averaged else reading
+        readings = [] if self.averaged and within else [self.read_guard(self.final_model)]
+        if self.averaged and self.run.guard != "watch":
+            readings.append(replace(self.read_guard(self.model), whose=" (weights in training)"))
+        return readings
 
     def _first_collapsed(self, *readings: Reading) -> Reading | None:
         """The first reading by which the attack no longer teaches; all processes agree."""
@@ -304,7 +298,7 @@ class Trainer:
         record = self._record(epoch, time.monotonic() - started, first_step)
         if not self.recovery.leaps(record["adversarial_accuracy"]):
             return True
-        if collapsed := self._first_collapsed(self._in_training()):
+        if collapsed := self._first_collapsed(*self._readings(within=True)):
             self._go_back(collapsed, record)
             return False
         self.recovery.level = record["adversarial_accuracy"]
@@ -353,7 +347,7 @@ class Trainer:
                 "recovery": vars(self.recovery),
                 "best": vars(self.best),
                 "adversary": self.engine.run.adversary.model_dump(mode="json"),
-                "bfloat16": self.bfloat16,
+                "precision": self.precision,
             },
         )
 
@@ -382,12 +376,7 @@ class Trainer:
             self.priors.go_on(state["priors"])
 
     def _restore(self) -> None:
-        state = read_checkpoint(self.folder.checkpoint, self.device)
-        if state["about"] != self.about:
-            changed = [key for key in self.about if state["about"].get(key) != self.about[key]]
-            raise UserError(
-                f"{self.folder.checkpoint} is of another model or data: {', '.join(changed)} differ"
-            )
+        state = read_checkpoint(self.folder.checkpoint, self.device, self.about)
         try:
             self._take_state(state)
             self.recovery = Recovery(**state.get("recovery", {}))
@@ -403,9 +392,8 @@ class Trainer:
                 f"{self.folder.checkpoint} does not fit the model any more ({reason})"
             ) from None
         self.logbook.seconds = state["seconds"]
-        if state.get("bfloat16", self.bfloat16) != self.bfloat16:
-            before, now = ("float32", "bfloat16") if self.bfloat16 else ("bfloat16", "float32")
-            self.progress.note(f"begun in {before}, as another machine has it, going on in {now}")
+        if (before := state.get("precision", self.precision)) != self.precision:
+            self.progress.note(f"so far in {before}, as elsewhere; going on in {self.precision}")
         self.progress.note(f"going on from step {self.step} of {self.total_steps}")
 
 
@@ -426,7 +414,6 @@ def train(
     trainer = Trainer(run, folder, split, device, progress, machine, processes)
     with trainer.processes.writing_to(folder.path):
         if trainer.processes.first:
-            kind = "bfloat16" if trainer.bfloat16 else "float32"
-            folder.prepare(run, {**versions(device), "precision": kind})
+            folder.prepare(run, {**versions(device), "precision": trainer.precision})
         trainer.fit()
     return True
