@@ -406,7 +406,7 @@ def test_make_targets_exist() -> None:
             [
                 *("beyond", "figure", "crossed:halves", "crossed:halves-digits"),
                 *(f"ranking:{study}" for study in (*CIFAR10_STUDIES, "own-digits")),
-                "ranking:own-photographs",
+                *("ranking:own-photographs", "variants:folder-sample"),
             ],
         ),
     ],
@@ -487,7 +487,7 @@ def test_training_benches_are_complete(path: Path) -> None:
         )
 
 
-@pytest.mark.parametrize("name", ["fast-path", "batch-size", "guard-acting", "guard-average"])
+@pytest.mark.parametrize("name", ["fast-path", "batch-size", "guard-acting", "guard-average", "folder-sample"])
 def test_variants_are_means_of_their_seeds(name: str) -> None:
     for row in json.loads((RESULTS / f"{name}.json").read_text()):
         means = {"clean": row["clean_accuracy"]}
@@ -910,6 +910,19 @@ def test_what_is_said_of_your_own_pictures_is_true() -> None:
     assert min(wide) > max(share for shares in left.values() for share in shares)
     run = recipe_named("folder")
     assert run.labels.rule == "one-hot" and run.adversary.start_width == 2.0
+
+
+def test_what_is_said_of_few_photographs_is_true() -> None:
+    """docs/what-holds.md: the rule of the study, and how near it was."""
+    found = json.loads((RESULTS / "sweeps" / "own-photographs.json").read_text())["trials"]
+    trials = {trial["chosen"]["run"]: trial for trial in found}
+    first = max(found, key=lambda one: (one["robust_accuracy"], one["clean_accuracy"]))
+    large, plain, few = (trials[name] for name in ("224", "32", "32-few-updates"))
+    assert first is trials["32-parts"] and first["robust_accuracy"] < 1 / 3
+    ahead = first["robust_accuracy"] - large["robust_accuracy"]
+    assert 0.07 < ahead <= 0.075 + 1e-9 and large["interval"][1] > first["interval"][0]
+    assert plain["robust_accuracy"] == few["robust_accuracy"], "not more: batches stay"
+    assert large["fields"]["epochs"] * (400 // 32) == 132
 
 
 @pytest.mark.parametrize("study", sorted(path.stem for path in RESULTS.glob("sweeps/*.json")))
