@@ -487,7 +487,9 @@ def test_training_benches_are_complete(path: Path) -> None:
         )
 
 
-@pytest.mark.parametrize("name", ["fast-path", "batch-size", "guard-acting", "guard-average", "folder-sample"])
+@pytest.mark.parametrize(
+    "name", ["fast-path", "batch-size", "guard-acting", "guard-average", "folder-sample"]
+)
 def test_variants_are_means_of_their_seeds(name: str) -> None:
     for row in json.loads((RESULTS / f"{name}.json").read_text()):
         means = {"clean": row["clean_accuracy"]}
@@ -931,8 +933,9 @@ def test_a_ranking_lists_all_that_its_study_plans(
 ) -> None:
     """What is planned of photographs is the same for any folder that has their name."""
     for name in ("one", "other"):
-        (tmp_path / "sample" / "train" / name).mkdir(parents=True)
-        Image.new("RGB", (224, 224)).save(tmp_path / "sample" / "train" / name / "0.png")
+        for split in ("train", "val"):
+            (tmp_path / "sample" / split / name).mkdir(parents=True)
+            Image.new("RGB", (224, 224)).save(tmp_path / "sample" / split / name / "0.png")
     monkeypatch.chdir(tmp_path)
     found = json.loads((RESULTS / "sweeps" / f"{study}.json").read_text())["trials"]
     planned = dict(runs_of(read_plan(ROOT / "studies" / f"{study}.toml")))
@@ -1033,6 +1036,9 @@ SETTINGS = [
     "at least 6,000 images a second, better 7,500",
     "at least 38,000, better 50,000",
     "8 to 100 % of the area",
+    "of fewer than 5,000",
+    "fewer than 5,000 photographs",
+    "torch tells from 2.11 on",
     "more than 1 % are unreadable",
 ]
 """Limits, aims and settings, with the words around them."""

@@ -73,6 +73,8 @@ def test_aims_of_attacks(device, attack, ratio, accuracy, reached):
 
 
 def test_what_has_no_aim_is_not_in_the_table():
+    cpu = {**TRAINING, "device": "cpu"}
+    assert aims_table([], [cpu], []) == aims_table([], [], []), "the aims are a GPU's"
     other = {**TRAINING, "model": "resnet-50"}
     assert len(aims_table([EVALUATION], [other], []).splitlines()) == 2, "pgd20 on a GPU has none"
 

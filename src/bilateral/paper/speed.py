@@ -74,7 +74,7 @@ def aims_table(
     for file in sorted(trainings, key=lambda file: -file["images_per_second"]):
         slowest[tuple(str(file[key]) for key in _SAME_BENCH)] = file
     for file in slowest.values():
-        if file["model"] in TRAINING_AIMS:
+        if file["model"] in TRAINING_AIMS and not file["device"].startswith("cpu"):  # of a GPU
             line = _training_aims(file, variants)
             lines.append([*line, file["device"], file["commit"]])
     return render((head, lines), "markdown")
@@ -163,7 +163,7 @@ def _rates(row: File) -> list[str]:
         f"{row['images_per_second']:,.0f}",
         spread,
         f"{row['epoch_seconds']:.2f}",
-        f"{row['tflops']:.0f}",
+        f"{row['tflops']:.0f}" if row["tflops"] >= 10 else f"{row['tflops']:.2g}",
         percent(row["share_of_matrix_rate"]),
         f"{row['first_step_seconds']:.1f}",
     ]
