@@ -108,7 +108,15 @@ def test_a_spent_budget_starts_nothing_and_says_so(tmp_path, capsys):
     assert main([*words, "--minutes", "0"]) == 0
     assert "target-none/seed0: not started, the time is spent" in capsys.readouterr().err
     assert not list(tmp_path.rglob("*.safetensors"))
-    assert {trial["status"] for trial in trials(tmp_path)} == {"not started"}
+
+
+def test_weights_that_may_know_the_judges_are_told_of(tmp_path, capsys):
+    begun = SMALL.replace("[fields]\n", '[fields]\nweights = "w.safetensors"\n')
+    for text, told in ((SMALL, False), (begun, True)):
+        (tmp_path / "small.toml").write_text(text)
+        words = ["sweep", str(tmp_path / "small.toml"), "--out", str(tmp_path / f"out-{told}")]
+        assert main([*words, "--minutes", "0"]) == 0
+        assert ("begin with weights: if those were trained" in capsys.readouterr().err) == told
 
 
 @pytest.mark.kills

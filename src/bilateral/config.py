@@ -252,7 +252,14 @@ class Run(Settings):
     image_size: Side | None = Field(
         None, description="for folder:PATH: resize and crop to this; none: as they are"
     )
-    weights: str | None = Field(None, description="a .safetensors file to start from")
+    weights: str | None = Field(
+        None,
+        description="a run folder or .safetensors file to begin with; of other classes all but "
+        "the last layer",
+    )
+    weights_digest: Annotated[str | None, tyro.conf.Suppress] = Field(
+        None, description="SHA-256 of the file that a run began with"
+    )
     method: Literal["undefended", "adversarial", "trades"] = Field(
         "adversarial",
         description="what a step learns from: clean images, attacked ones, or both (TRADES: clean "

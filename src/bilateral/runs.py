@@ -11,7 +11,7 @@ from bilateral.errors import UserError
 from bilateral.reading import LIMIT, json_bytes, parse_json, read_plain
 from bilateral.storage import append_line, write_atomic, write_json
 
-__all__ = ["RunFolder", "no_run", "safe_name", "write_atomic", "write_json"]
+__all__ = ["RunFolder", "no_run", "safe_name", "weights_file", "write_atomic", "write_json"]
 
 
 @dataclass(frozen=True)
@@ -81,9 +81,14 @@ class RunFolder:
                 self.config, {"schema": 1, "run": run.model_dump(mode="json"), "versions": versions}
             )
             return
-        # How often a checkpoint is written does not change what is computed.
-        same = run.with_fields(checkpoint_seconds=self.read_run().checkpoint_seconds)
-        if changed := differences(self.read_run(), same):
+        # How often a checkpoint is written does not change what is computed, and a file that a run
+        # began with is not read again.
+        before = self.read_run()
+        same = run.with_fields(
+            checkpoint_seconds=before.checkpoint_seconds,
+            weights_digest=run.weights_digest or before.weights_digest,
+        )
+        if changed := differences(before, same):
             raise UserError(
                 f"{self.path} holds another configuration ({'; '.join(changed)}); "
                 "choose another --name, --out or --seed"
@@ -154,6 +159,12 @@ def no_run(path: Path, lacks: str = "config.json") -> UserError:
     if path.is_dir():
         return UserError(f"{path} is not a run folder: it has no {lacks}")
     return UserError(f"no run folder at {path}")
+
+
+def weights_file(given: str) -> Path:
+    """The weights that somebody names: a file, or what a run folder ended with."""
+    path = Path(given)
+    return RunFolder(path).weights if path.is_dir() else path
 
 
 def safe_name(text: str) -> str:

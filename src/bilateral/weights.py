@@ -4,7 +4,7 @@ import hashlib
 import json
 from collections.abc import Mapping
 from pathlib import Path
-from typing import Annotated, Any
+from typing import Annotated, Any, TypeVar
 
 import torch
 from pydantic import BaseModel, Field, ValidationError
@@ -15,9 +15,11 @@ from torch import Tensor, nn
 from bilateral.complaints import first_complaint
 from bilateral.config import Side
 from bilateral.errors import UserError
+from bilateral.models import build_model
 from bilateral.reading import parse_json
 from bilateral.runs import write_atomic
 
+T = TypeVar("T")
 _DIGEST = "sha256"
 _PICKLES = (".pt", ".pth", ".ckpt", ".bin")
 
@@ -41,26 +43,33 @@ def _digest_of(about: dict[str, Any], tensors: Mapping[str, Tensor]) -> str:
     return digest.hexdigest()
 
 
-def read_weights(path: Path, model: nn.Module) -> None:
-    """Load weights into a model; says what does not fit."""
-    theirs = check_shapes(path, model)
+def read_weights(path: Path, model: nn.Module, without: str | None = None) -> None:
+    """Load weights into a model, all but those of one layer; says what does not fit."""
+    theirs = check_shapes(path, model, without)
     with safe_open(path, "pt") as file:
         tensors = {name: file.get_tensor(name) for name in theirs}
         metadata = file.metadata() or {}
     _check_digest(path, metadata, tensors)
-    for name, value in model.state_dict().items():
+    own = model.state_dict()
+    for name, value in _but(without, own).items():
         kind = tensors[name].dtype
         if kind.is_complex or kind.is_floating_point != value.dtype.is_floating_point:
             raise UserError(f"{path} does not fit the model: {name} is {kind}, not {value.dtype}")
         if not bool(tensors[name].float().isfinite().all()):
             raise UserError(f"{path} holds no usable weights: {name} has NaN or infinity in it")
-    model.load_state_dict(tensors)
+    model.load_state_dict({**own, **_but(without, tensors)})
 
 
-def check_shapes(path: Path, model: nn.Module) -> dict[str, tuple[int, ...]]:
-    """The shapes that a weights file declares, which are the model's; no weight is read."""
-    own = {name: tuple(value.shape) for name, value in model.state_dict().items()}
-    theirs = _shapes(path)
+def check_shapes(
+    path: Path, model: nn.Module, without: str | None = None
+) -> dict[str, tuple[int, ...]]:
+    """The shapes that a weights file declares, which are the model's; no weight is read.
+
+    What it declares for the layer `without` is not compared.
+    """
+    declared = declared_shapes(path)
+    own = _but(without, {name: tuple(value.shape) for name, value in model.state_dict().items()})
+    theirs = _but(without, declared)
     if own != theirs:
         names = sorted(
             name for name in own.keys() | theirs.keys() if own.get(name) != theirs.get(name)
@@ -69,12 +78,40 @@ def check_shapes(path: Path, model: nn.Module) -> dict[str, tuple[int, ...]]:
         found, expected = theirs.get(first, "missing"), own.get(first, "missing")
         raise UserError(
             f"{path} does not fit the model: {len(names)} tensors differ, first {first[:100]} "
-            f"({found} in the file, {expected} in the model)"
+            f"({found} in the file, {expected} in the model){_of_which_network(path)}"
         )
-    return theirs
+    return declared
 
 
-def _shapes(path: Path) -> dict[str, tuple[int, ...]]:
+def _of_which_network(path: Path) -> str:
+    """What a file that does not fit is of, where it says so."""
+    try:
+        about = read_about(path)
+        height, width = about["image_size"]
+        kind = f"{about['model']!s:.100}, {about['channels']} channels, {height} x {width} pixels"
+        return f"; the file is of {kind}"
+    except (UserError, KeyError):
+        return ""
+
+
+def check_network(path: Path, model: str, about: Mapping[str, Any]) -> None:
+    """Refuse weights that are not of the named network, without building it.
+
+    A few bytes of JSON may ask for a network of terabytes.
+    """
+    with torch.device("meta"):
+        check_shapes(path, build_model(model, len(about["classes"]), about["channels"]))
+
+
+def _but(layer: str | None, named: Mapping[str, T]) -> dict[str, T]:
+    """Everything whose name does not lie in a layer."""
+    outside = f"{layer}."
+    return {
+        name: one for name, one in named.items() if layer is None or not name.startswith(outside)
+    }
+
+
+def declared_shapes(path: Path) -> dict[str, tuple[int, ...]]:
     """What a weights file declares, and safetensors checks against its length; nothing is read."""
     if not path.is_file():
         raise UserError(f"no weights at {path}")
@@ -115,7 +152,7 @@ def _check_digest(path: Path, metadata: dict[str, str], tensors: Mapping[str, Te
 
 def read_about(path: Path) -> dict[str, Any]:
     """What a weights file says of its model: classes, channels, image size."""
-    _shapes(path)
+    declared_shapes(path)
     try:
         with safe_open(path, "pt") as file:
             about = parse_json((file.metadata() or {})["bilateral"].encode(), str(path))
@@ -126,3 +163,11 @@ def read_about(path: Path) -> dict[str, Any]:
     except KeyError:
         raise UserError(f"{path} is not a weights file of this package") from None
     return {name: value for name, value in about.items() if name != _DIGEST}
+
+
+def classes_of(path: Path) -> list[str] | None:
+    """The classes of the model that a weights file is of; other people's files name none."""
+    try:
+        return list(read_about(path)["classes"])
+    except UserError:
+        return None

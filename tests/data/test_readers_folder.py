@@ -1,3 +1,4 @@
+import os
 from pathlib import Path
 
 import numpy as np
@@ -23,31 +24,60 @@ def one_set(path: Path, count: int = 20) -> Path:
     return path
 
 
-def values(path: Path, split: str, seed: int = 0) -> list[int]:
-    found = load_folder(path, split, None, seed)  # type: ignore[arg-type]
+def values(path: Path, split: str) -> list[int]:
+    found = load_folder(path, split, None)  # type: ignore[arg-type]
     greys: list[int] = found.pixels[:, 0, 0, 0].tolist()
     assert [grey >= 100 for grey in greys] == found.labels.astype(bool).tolist()
     return greys
 
 
-def test_one_set_is_split_by_seed(tmp_path: Path) -> None:
-    one_set(tmp_path)
+def test_one_set_is_split_by_names(tmp_path: Path) -> None:
+    one_set(tmp_path, 100)
     train, test = values(tmp_path, "train"), values(tmp_path, "test")
-    assert sorted(train + test) == [*range(20), *range(100, 120)]
-    assert [sum(grey < 100 for grey in test), sum(grey >= 100 for grey in test)] == [2, 2]
+    assert sorted(train + test) == list(range(200))
+    assert 5 <= len(test) / 2 <= 15
     assert values(tmp_path, "test") == test
-    assert len({tuple(values(tmp_path, "test", seed)) for seed in range(8)}) > 4
+    (tmp_path / "cat").rename(tmp_path / "ape")
+    assert values(tmp_path, "test") == test, "whatever a class is called"
+    half = len(test) // 2
+    assert test[:half] not in ([*range(half)], [*range(100 - half, 100)]), "order says nothing"
+
+
+def test_added_pictures_leave_the_others_where_they_were(tmp_path: Path) -> None:
+    """What a model was trained on must not judge it when there are more pictures."""
+    one_set(tmp_path, 60)
+    before = readers_folder.files_of_split(tmp_path, "test")
+    one_set(tmp_path, 200)
+    for name, files in readers_folder.files_of_split(tmp_path, "test").items():
+        assert [file for file in files if int(Path(file).stem) < 60] == before[name]
+        assert 12 <= len(files) <= 28
+
+
+@pytest.mark.parametrize("count", [2, 3, 5])
+def test_of_few_pictures_each_side_has_one(tmp_path: Path, count: int) -> None:
+    for name in "abcdefghij":
+        for number in range(count):
+            picture(tmp_path / name / f"{name}{number}.png")
+    for split in SPLITS:
+        assert all(readers_folder.files_of_split(tmp_path, split).values())
+
+
+def test_a_name_that_is_no_text_is_a_name(tmp_path: Path) -> None:
+    one_set(tmp_path, 2)
+    file = Path(os.fsdecode(os.fsencode(tmp_path / "cat") + b"/\xff.png"))
+    picture(file, 7)
+    assert 7 in values(tmp_path, "train") + values(tmp_path, "test")
 
 
 def test_fields_of_a_split(tmp_path: Path) -> None:
     found = load(f"folder:{one_set(tmp_path)}", "train")
-    assert found.pixels.shape == (36, 6, 6, 3)
+    assert found.pixels.shape == (len(values(tmp_path, "train")), 6, 6, 3)
     assert found.pixels.dtype == np.uint8
     assert found.labels.dtype == np.int64
     assert found.classes == ("cat", "dog")
-    resized = load(f"folder:{tmp_path}", "test", image_size=3, seed=1)
-    assert resized.pixels.shape == (4, 3, 3, 3)
-    assert resized.pixels[:, 0, 0, 0].tolist() == values(tmp_path, "test", 1)
+    resized = load(f"folder:{tmp_path}", "test", image_size=3)
+    assert resized.pixels.shape == (len(values(tmp_path, "test")), 3, 3, 3)
+    assert resized.pixels[:, 0, 0, 0].tolist() == values(tmp_path, "test")
 
 
 @pytest.mark.parametrize("name", ["val", "test"])

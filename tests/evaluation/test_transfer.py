@@ -390,9 +390,11 @@ def test_models_tested_on_different_images_are_refused(runs, tmp_path, monkeypat
     capsys.readouterr()
     sources = ["runs/digits-r-mc-la/seed0"]
     other = str(runs / "digits-r-mc-la" / "seed0")
-    for target in ("runs/digits-r-mc-la/seed1", other):
-        assert main(["transfer", "--sources", *sources, "--targets", target]) == 2
-        assert "tested on different images" in capsys.readouterr().err
+    assert main(["transfer", "--sources", *sources, "--targets", other]) == 2
+    assert "tested on different images" in capsys.readouterr().err
+    quick = ["--attacks", "fgsm", "--quiet"]
+    seeds = ["--sources", *sources, "--targets", "runs/digits-r-mc-la/seed1", *quick]
+    assert main(["transfer", *seeds]) == 0, "seeds of a folder have the same"
 
 
 def test_streamed_photographs_transfer_as_those_in_memory(tmp_path, monkeypatch, capsys):

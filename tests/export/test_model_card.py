@@ -285,6 +285,15 @@ def test_mixed_images_are_part_of_the_augmentation():
     assert "- Augmentation: crop, CutMix 0.5\n" in card_of(Evidence(run))
 
 
+def test_weights_that_a_run_began_with_are_named():
+    run = Run(
+        data=Data(name="digits"), weights="/home/me/runs/cifar10-fast/seed0/model.safetensors"
+    )
+    assert "Begun with" not in card_of(Evidence(run.with_fields(weights=None)))
+    shown = escaped("cifar10-fast/seed0/model.safetensors")
+    assert f"- Begun with other weights, {shown}: their data are behind" in card_of(Evidence(run))
+
+
 def test_the_recipe_says_how_it_was_changed():
     run = recipe_named("digits-r-mc-la").with_fields(epochs=7)
     text = section(card_of(Evidence(run)), "Recipe")

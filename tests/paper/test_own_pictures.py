@@ -12,8 +12,19 @@ from bilateral.commands.train import default_run
 from bilateral.config import Data, Labels, Run
 from bilateral.data.survey import Survey
 from bilateral.errors import UserError
-from bilateral.paper.own_pictures import FOLDER, SIZES, chosen, described, for_folder
+from bilateral.models import build_model
+from bilateral.paper.own_pictures import (
+    FOLDER,
+    SIZES,
+    Network,
+    chosen,
+    described,
+    for_folder,
+    network_of,
+)
 from bilateral.paper.recipes import RECIPES, recipe_named
+from bilateral.training.preparation import remarks
+from bilateral.weights import write_weights
 from entry_point import bilateral
 
 
@@ -87,7 +98,8 @@ def test_few_photographs_are_shrunk(side):
     for images, size in ((4999, 32), (5000, choice(side=side, size=None).image_size)):
         run = choice(images=images, side=side, size=None)
         assert run.image_size == size
-        assert run.model == ("preact-resnet-18" if size <= 64 else "resnet-50")
+        small = "wrn-16-2" if images < 5000 else "preact-resnet-18"
+        assert run.model == (small if size <= 64 else "resnet-50")
         assert run.data.augment == "resized-crop-flip" and run.adversary.epsilon == 4 / 255
     assert choice(images=600, side=side, size=None, image_size=128).model == "resnet-50"
     assert choice(images=600, side=64, size=None).image_size == 64, "no photographs"
@@ -131,13 +143,15 @@ def test_a_given_image_size_decides_what_follows_from_it(asked):
         (50_000, 128, 30, 1),
         (20_000, 128, 75, 1),
         (7_500, 128, 200, 3),
-        (1_000, 128, 200, 25),
-        (511, 64, 200, 40),
-        (200, 32, 200, 40),
-        (36, 8, 200, 40),
-        (20, 8, 200, 40),
-        (5, 5, 200, 40),
-        (2, 2, 200, 40),
+        (5_000, 128, 200, 5),
+        (4_999, 32, 50, 5),
+        (1_000, 32, 50, 25),
+        (600, 32, 50, 40),
+        (200, 32, 84, 40),
+        (36, 8, 125, 40),
+        (20, 8, 250, 40),
+        (5, 5, 500, 40),
+        (2, 2, 500, 40),
     ],
 )
 def test_batches_and_epochs_follow_from_the_number(images, batch, epochs, check):
@@ -145,12 +159,25 @@ def test_batches_and_epochs_follow_from_the_number(images, batch, epochs, check)
     assert (run.optimiser.batch_size, run.epochs, run.check_epochs) == (batch, epochs, check)
     assert batch <= images
     assert run.optimiser.learning_rate == pytest.approx(0.1 * batch / 128)
+    assert run.model == ("wrn-16-2" if images < 5000 else "preact-resnet-18")
+    said = remarks(run, 10, images)
+    assert not any("updates in all" in one for one in said), "not of its own choice"
+
+
+@pytest.mark.parametrize(
+    ("images", "batch", "epochs"),
+    [(50_000, 128, 30), (4_999, 128, 60), (600, 128, 60), (200, 32, 60)],
+)
+def test_what_begins_with_weights_learns_slower(images, batch, epochs):
+    run = choice(images=images, weights="w.safetensors")
+    assert (run.optimiser.batch_size, run.epochs) == (batch, epochs)
+    assert run.optimiser.learning_rate == pytest.approx(0.05 * batch / 128)
 
 
 def test_of_a_part_of_the_folder_the_part_counts():
     part = Data(name="folder:mine", images_per_class=20)
     run = chosen(Survey(10, 50_000, 32, (32, 32)), FOLDER.with_fields(data=part))
-    assert (run.optimiser.batch_size, run.epochs) == (32, 200)
+    assert (run.optimiser.batch_size, run.epochs) == (32, 84)
     whole = Data(name="folder:mine", images_per_class=9000)
     assert chosen(Survey(10, 50_000, 32, (32, 32)), FOLDER.with_fields(data=whole)).epochs == 30
 
@@ -231,6 +258,63 @@ def test_photographs_are_cropped_and_decoded_as_they_are_needed(photographs, tmp
     assert run["adversary"]["step_size"] == pytest.approx(2 / 255), "scaled from 4/255"
     assert (run["guard"], run["labels"]["ratio"]) == ("watch", 7)
     assert run["optimiser"]["batch_size"] == 13
+
+
+def weights_file(path, model="small-cnn", about=None, **said):
+    known = {"classes": ["p", "q", "r"], "channels": 3, "image_size": [48, 48], "model": model}
+    write_weights(path, build_model("small-cnn", 3), {**known, **said} if about is None else about)
+    return path
+
+
+@pytest.mark.parametrize(("side", "size"), [(8, (8, 8)), (375, None)])
+def test_weights_decide_network_and_image_size(side, size):
+    """Unless a size is given; what the pictures are like still decides budget and augmentation."""
+    survey, network = Survey(10, 600, side, size), Network("wrn-10-1", 48)
+    run, new = chosen(survey, given(), network), chosen(survey, given())
+    assert (run.model, run.image_size) == ("wrn-10-1", 48)
+    assert run.adversary == new.adversary
+    assert chosen(survey, given(image_size=96), network).image_size == 96
+
+
+def test_of_which_network_weights_are(tmp_path):
+    path = weights_file(tmp_path / "w.safetensors")
+    assert network_of(given(weights=str(path))) == Network("small-cnn", 48)
+    assert network_of(given()) is None
+    weights_file(path, image_size=[48, 32])
+    assert network_of(given(weights=str(path))) is None, "no one size for all"
+    weights_file(path, model="own.py:build")
+    assert network_of(given(weights=str(path))) is None, "no code on a file's word"
+    weights_file(path, about={})
+    assert network_of(given(weights=str(path))) is None, "somebody else's file"
+    weights_file(path, model="wrn-994-100")
+    with pytest.raises(UserError, match="does not fit the model"):
+        network_of(given(weights=str(path)))
+    weights_file(path, model="no-such-network")
+    with pytest.raises(UserError, match="unknown model"):
+        network_of(given(weights=str(path)))
+    path.write_bytes(b"nothing")
+    with pytest.raises(UserError, match="damaged"):
+        network_of(given(weights=str(path)))
+
+
+def test_a_folder_begins_with_weights_of_other_classes(photographs, tmp_path):
+    weights_file(tmp_path / "w.safetensors")
+    words = ["train", "folder", "--data", f"folder:{photographs}", "--weights", "w.safetensors"]
+    done = bilateral(*words, "--epochs", "1", "--check-epochs", "1", cwd=tmp_path)
+    assert done.returncode == 0, done.stderr
+    assert "small-cnn, images 48 x 48" in done.stderr
+    assert "of 3 other classes: the last layer, head, is new" in done.stderr
+    folder = tmp_path / "runs" / "folder" / "seed0"
+    run = json.loads((folder / "config.json").read_text())["run"]
+    assert run["weights"] == str(tmp_path / "w.safetensors"), "found from any folder"
+    again = ["--weights", "runs/folder/seed0", "--name", "again", "--epochs", "1", "--json"]
+    done = bilateral(*words[:-2], *again, cwd=tmp_path)
+    assert done.returncode == 0 and "small-cnn, images 48 x 48" in done.stderr, done.stderr
+    run = json.loads((tmp_path / "runs/again/seed0/config.json").read_text())["run"]
+    assert run["weights"] == str(folder / "model.safetensors"), "a run folder is as good"
+    done = bilateral(*words[:-1], "nowhere.safetensors", cwd=tmp_path)
+    assert done.returncode == 2 and "no weights at nowhere.safetensors" in done.stderr
+    assert len(done.stderr.splitlines()) == 1
 
 
 @pytest.mark.parametrize(

@@ -189,6 +189,16 @@ def test_few_updates_are_told_of_a_new_network_on_somebodys_pictures():
         assert any("updates in all" in said for said in remarks(run, 10, images)) == told
 
 
+def test_weights_that_may_know_the_held_out_images_are_told_of():
+    held_out = TINY.with_paths({"data.held_out": 10})
+    for run, told in (
+        (held_out.with_fields(weights="w.safetensors"), True),
+        (TINY.with_fields(weights="w.safetensors"), False),
+        (held_out, False),
+    ):
+        assert any("may have been trained on" in said for said in remarks(run, 10, 320)) == told
+
+
 def split_of(images=20, shape=(8, 8, 1), labels=None):
     labels = np.arange(images) % 10 if labels is None else labels
     pixels = np.zeros((images, *shape), dtype=np.uint8)
@@ -225,19 +235,19 @@ def test_a_model_that_does_not_take_the_images_is_refused(tmp_path):
 def test_weights_to_start_from(digits, tmp_path):
     first = RunFolder(tmp_path / "first")
     train(TINY.with_fields(epochs=1), first, digits, CPU, QUIET)
-    run = TINY.with_fields(weights=str(first.weights))
+    run, new = TINY.with_fields(weights=str(first.weights)), RunFolder(tmp_path / "new")
     trainer = Trainer(run, RunFolder(tmp_path / "second"), digits, CPU, QUIET)
     other = Trainer(TINY, RunFolder(tmp_path / "third"), digits, CPU, QUIET)
     read_weights(first.weights, other.model)
     assert torch.equal(trainer.model.head.weight, other.model.head.weight)
     with pytest.raises(UserError, match="does not fit the model"):
-        Trainer(run.with_fields(model="wrn-10-1"), first, digits, CPU, QUIET)
+        Trainer(run.with_fields(model="wrn-10-1"), new, digits, CPU, QUIET)
     renamed = tmp_path / "theirs.bin"
     renamed.write_bytes(first.weights.read_bytes())
-    same = Trainer(run.with_fields(weights=str(renamed)), first, digits, CPU, QUIET)
+    same = Trainer(run.with_fields(weights=str(renamed)), new, digits, CPU, QUIET)
     assert torch.equal(same.model.head.weight, other.model.head.weight), "whatever its name"
     with pytest.raises(UserError, match="no weights at"):
-        Trainer(run.with_fields(weights="nowhere.safetensors"), first, digits, CPU, QUIET)
+        Trainer(run.with_fields(weights="nowhere.safetensors"), new, digits, CPU, QUIET)
 
 
 OWN = """

@@ -1,10 +1,13 @@
 """Which class a targeted attack moves towards."""
 
+from typing import cast
+
 import torch
 from torch import Tensor, nn
 
 from bilateral.config import Target
 from bilateral.errors import UserError
+from bilateral.models.probe import last_linear_name
 from bilateral.randomness import derive, integers
 
 
@@ -33,7 +36,7 @@ def choose_targets(
 
 def last_linear(model: nn.Module, classes: int) -> nn.Linear:
     """The linear layer that makes the logits."""
-    for module in reversed(list(model.modules())):
-        if isinstance(module, nn.Linear) and module.out_features == classes:
-            return module
-    raise UserError("the nearest target needs a model that ends in a linear layer")
+    name = last_linear_name(model, classes)
+    if name is None:
+        raise UserError("the nearest target needs a model that ends in a linear layer")
+    return cast(nn.Linear, model.get_submodule(name))

@@ -133,6 +133,10 @@ def command(words: Sequence[str]) -> None:
     at = " and ".join(map(fraction_text, epsilons))
     judged = f"{plan.attacks} at {at} on {' or '.join(counts)} images"
     console.print(f"runs: {len(runs)}, judged by {judged} held out of training")
+    if any(planned.run.weights for planned in runs.values()):
+        console.print(
+            "runs begin with weights: if those were trained on these images, nothing holds"
+        )
     minutes = plan.minutes if options.minutes is None else options.minutes
     sweep = Sweep(
         runs,

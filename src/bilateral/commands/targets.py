@@ -64,7 +64,7 @@ def guarded(target: "Target", epsilon: float, device: "torch.device", force: boo
     kind, _, path = target.data.partition(":")
     if kind == "folder" and target.data != target.trained_on and not has_test_set(Path(path)):
         said.append(
-            f"{target.data} has no val/ or test/: a tenth of each class is attacked, "
+            f"{target.data} has no val/ or test/: about a tenth of each class is attacked, "
             f"{len(split.labels):,} images, which training on it would leave out"
         )
     return said

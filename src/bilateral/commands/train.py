@@ -17,7 +17,7 @@ from bilateral.machine import Machine
 from bilateral.paper import own_pictures
 from bilateral.paper.recipes import RECIPES, recipe_named
 from bilateral.reading import json_bytes
-from bilateral.runs import RunFolder, safe_name
+from bilateral.runs import RunFolder, safe_name, weights_file
 
 if TYPE_CHECKING:
     from bilateral.data.survey import Survey
@@ -114,11 +114,13 @@ def with_consequences(run: Run, default: Run, rest: Sequence[str]) -> Run:
 
 
 def absolute(run: Run) -> Run:
-    """The run with the file of a model of the user's own found from any folder."""
+    """The run with the user's own files, a model's code and weights, found from any folder."""
     file, colon, function = run.model.rpartition(":")
-    if not colon or not Path(file).is_file():
-        return run
-    return run.with_fields(model=f"{Path(file).resolve()}:{function}")
+    if colon and Path(file).is_file():
+        run = run.with_fields(model=f"{Path(file).resolve()}:{function}")
+    if run.weights is not None:
+        run = run.with_fields(weights=str(weights_file(run.weights).resolve()))
+    return run
 
 
 def _run_name(run: Run, default: Run, source: str) -> str:

@@ -150,8 +150,8 @@ def entry_named(name: str) -> DatasetEntry:
 
 def load_training(run: Run) -> Split:
     """The images that a run trains on, as its configuration wants them read."""
-    size, seed, streamed = run.image_size, run.seed, run.data.streamed
-    return load(run.data.name, "train", image_size=size, seed=seed, streamed=streamed)
+    size, streamed = run.image_size, run.data.streamed
+    return load(run.data.name, "train", image_size=size, streamed=streamed)
 
 
 def load(
@@ -160,18 +160,16 @@ def load(
     folder: Path | None = None,
     *,
     image_size: int | None = None,
-    seed: int = 0,
     streamed: bool | None = None,
 ) -> Split:
     """A split of a named data set, verified, or of `folder:PATH`.
 
-    `folder` is used in place of `cache_folder()`; `image_size`, `seed` and `streamed` are
-    `load_folder`'s.
+    `folder` is used in place of `cache_folder()`; `image_size` and `streamed` are `load_folder`'s.
     """
     if name == "folder:":
         raise UserError("folder: names no folder: write folder:PATH")
     if name.startswith("folder:"):
-        return load_folder(Path(name.removeprefix("folder:")), split, image_size, seed, streamed)
+        return load_folder(Path(name.removeprefix("folder:")), split, image_size, streamed)
     entry = entry_named(name)
     height, width, _ = entry.image_shape
     if image_size not in (None, height):

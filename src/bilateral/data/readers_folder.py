@@ -1,9 +1,12 @@
 """Somebody's own images: a folder of class folders, in memory or, where they are many, streamed.
 
-`PATH/<class>/*` is one set, of which a tenth of each class is held out by seed; `PATH/train/` and
-`PATH/val/` (or `test/`) of class folders are used as they are.
+`PATH/<class>/*` is one set, of which a tenth of each class is held out by the names of its files;
+`PATH/train/` and `PATH/val/` (or `test/`) of class folders are used as they are.
 """
 
+from hashlib import sha256
+from math import nextafter
+from os import fsencode
 from pathlib import Path
 
 import numpy as np
@@ -22,7 +25,6 @@ def load_folder(
     path: Path,
     split: SplitName,
     image_size: int | None,
-    seed: int = 0,
     streamed: bool | None = None,
 ) -> Split:
     """A split of a folder of images as RGB.
@@ -34,7 +36,7 @@ def load_folder(
     path = path.expanduser()
     if image_size is not None and not 1 <= image_size <= LARGEST_SIDE:
         raise UserError(f"--image-size {image_size}: must be 1 to {LARGEST_SIDE} pixels")
-    files = files_of_split(path, split, seed)
+    files = files_of_split(path, split)
     labels = [label for label, images in enumerate(files.values()) for _ in images]
     names = [name for images in files.values() for name in images]
     photographs = Photographs.under(path, names, image_size)
@@ -44,14 +46,14 @@ def load_folder(
     return Split(pixels, np.array(labels, dtype=np.int64), tuple(files))
 
 
-def files_of_split(path: Path, split: SplitName, seed: int) -> dict[str, list[str]]:
+def files_of_split(path: Path, split: SplitName) -> dict[str, list[str]]:
     """The image files of each class, by their names within `path`."""
     if not path.is_dir():
         raise UserError(f"{path} is not a folder: folder:PATH needs one with a folder a class")
     train = path / "train" if _is_set(path / "train") else None
     test = _test_set(path)
     if test is None:
-        return _hold_out(_files_by_class(train or path, path), split, seed)
+        return _hold_out(_files_by_class(train or path, path), split)
     if train is None:
         if split == "train":
             raise UserError(f"{path} has {test.name}/ but no train/ of class folders")
@@ -100,17 +102,24 @@ def _files_by_class(path: Path, root: Path) -> dict[str, list[str]]:
     return files
 
 
-def _hold_out(files: dict[str, list[str]], split: SplitName, seed: int) -> dict[str, list[str]]:
-    """A tenth of each class, at least one image, is `test`; the rest is `train`."""
+def _hold_out(files: dict[str, list[str]], split: SplitName) -> dict[str, list[str]]:
+    """About a tenth of each class, at least one image, is `test`; the rest is `train`."""
     chosen = {}
-    for label, (name, images) in enumerate(files.items()):
+    for name, images in files.items():
         if len(images) < 2:
             raise UserError(f"class {name} has one image: a tenth cannot be held out for testing")
-        order = np.random.default_rng((seed, label)).permutation(len(images))
-        held_out = set(order[: max(1, round(len(images) / 10))].tolist())
-        chosen[name] = [
-            image
-            for number, image in enumerate(images)
-            if (number in held_out) == (split == "test")
-        ]
+        places = {image: _place(image) for image in images}
+        first, *_, last = sorted(places.values())
+        # One on either side, whatever the names are.
+        limit = min(max(0.1, nextafter(first, 1.0)), last)
+        chosen[name] = [image for image in images if (places[image] < limit) == (split == "test")]
     return chosen
+
+
+def _place(image: str) -> float:
+    """A number in [0, 1) that follows from a file's name alone.
+
+    It is the same for every run, so none is trained on what judges another, and stays when others
+    are added: a tenth by count would move pictures from one side to the other then.
+    """
+    return int.from_bytes(sha256(fsencode(Path(image).name)).digest()[:6]) / 2**48

@@ -26,7 +26,7 @@ class Survey:
 
 def survey_folder(path: Path) -> Survey:
     """Look at a folder as `load_folder` will read it for training."""
-    files = files_of_split(path.expanduser(), "train", seed=0)
+    files = files_of_split(path.expanduser(), "train")
     names = [name for images in files.values() for name in images]
     step = -(-len(names) // SAMPLE)
     sizes = [size for name in names[::step] if (size := picture_size(path.expanduser() / name))]

@@ -14,7 +14,7 @@ from bilateral.models import build_model
 from bilateral.models.external import source_digest
 from bilateral.runs import RunFolder, safe_name
 from bilateral.runtime import place
-from bilateral.weights import check_shapes, read_about, read_weights
+from bilateral.weights import check_network, classes_of, read_about, read_weights
 
 
 @dataclass(frozen=True)
@@ -54,8 +54,9 @@ def find_target(
         run, model = trained_model(folder, device)
         chosen = data or run.data.name
         size = image_size or (run.image_size if chosen.startswith("folder:") else None)
-        split = load(chosen, "test", image_size=size, seed=run.seed)
-        results = RunFolder(Path(out)) if out else folder
+        split = load(chosen, "test", image_size=size)
+        _same_classes(folder, split, chosen)
+        results = RunFolder(Path(out)) if out else _results_on(folder, chosen, run.data.name)
         digest = _code_digest(run.model)
         known = config_digest(run)
         labels, own = run.labels, run.data.name
@@ -71,6 +72,38 @@ def find_target(
     model = build_model(name, len(split.classes), channels, (height, width))
     results = RunFolder(Path(out) if out else Path("evaluations") / safe_name(name))
     return Target(name, place(model, device), results, data, split, _code_digest(name))
+
+
+def _same_classes(folder: RunFolder, split: Split, data: str) -> None:
+    """Refuse data whose classes are not the model's: every number of a class would mean another."""
+    known = classes_of(folder.weights) or []
+    if list(split.classes) == known:
+        return
+    said = [
+        f"{word} {', '.join(names[:5])}" + (", ..." if len(names) > 5 else "")
+        for word, names in (
+            ("without", [name for name in known if name not in split.classes]),
+            ("with", [name for name in split.classes if name not in known]),
+        )
+        if names
+    ]
+    raise UserError(
+        f"{data} has other classes than the model in {folder.path}: "
+        + (", ".join(said) or "the same in another order")
+    )
+
+
+def _results_on(folder: RunFolder, data: str, own: str) -> RunFolder:
+    """A run's folder holds what was measured on its own data; on others it would replace that."""
+    if _location(data) == _location(own):
+        return folder
+    return RunFolder(Path("evaluations") / f"{safe_name(str(folder.path))}-on-{safe_name(data)}")
+
+
+def _location(data: str) -> str:
+    """A data set's name, or where a folder lies."""
+    kind, colon, path = data.partition(":")
+    return f"{kind}:{Path(path).expanduser().resolve()}" if colon else data
 
 
 def _code_digest(model: str) -> str:
@@ -99,11 +132,8 @@ def trained_model(folder: RunFolder, device: torch.device) -> tuple[Run, nn.Modu
     _refuse_code_of_the_folder(folder, run.model)
     about = read_about(folder.weights)
     size = tuple(about["image_size"])
-    if ":" not in run.model:  # a few bytes of JSON may ask for a network of terabytes
-        with torch.device("meta"):
-            check_shapes(
-                folder.weights, build_model(run.model, len(about["classes"]), about["channels"])
-            )
+    if ":" not in run.model:
+        check_network(folder.weights, run.model, about)
     model = build_model(run.model, len(about["classes"]), about["channels"], size)
     read_weights(folder.weights, model)
     return run, place(model, device).eval()

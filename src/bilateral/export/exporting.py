@@ -117,7 +117,7 @@ def check_images(
 ) -> tuple[Tensor, str]:
     """Test images of the run's data set, or random ones where it is not on disk."""
     try:
-        split = load(run.data.name, "test", image_size=run.image_size, seed=run.seed, streamed=True)
+        split = load(run.data.name, "test", image_size=run.image_size, streamed=True)
         chosen = balanced_subset(split.labels, IMAGES, seed=0)
         images = as_floats(channels_first(split.pixels[chosen]))
         if tuple(images.shape[1:]) == shape:

@@ -3,6 +3,7 @@
 import json
 from collections.abc import Sequence
 from dataclasses import dataclass
+from pathlib import Path
 from typing import Any
 
 import bilateral
@@ -113,6 +114,9 @@ def _data(subject: Subject, run: Run) -> str:
         f"Augmentation: {run.data.augment}" + (f", CutMix {mixed:g}" if mixed else ""),
         f"Classes, in the order of the logits: {shown}",
     ]
+    if run.weights is not None:
+        source = "/".join(Path(run.weights).parts[-3:])
+        lines.append(f"Begun with other weights, {escaped(source)}: their data are behind it too")
     return "\n".join(f"- {line}" for line in lines)
 
 

@@ -1,4 +1,4 @@
-"""Whether a model takes the images it is given, asked before anything is spent on it."""
+"""What is asked of a model before anything is spent on it: does it take the images, how it ends."""
 
 import torch
 from torch import Tensor, nn
@@ -23,3 +23,13 @@ def output_of(model: nn.Module, image: Tensor, name: str = "the model") -> Tenso
     if not isinstance(outputs, Tensor):
         raise UserError(f"{name} returns {type(outputs).__name__}, not a tensor of logits")
     return outputs
+
+
+def last_linear_name(model: nn.Module, classes: int) -> str | None:
+    """Where the linear layer lies that makes the logits, if there is one."""
+    fitting = [
+        name
+        for name, module in model.named_modules()
+        if isinstance(module, nn.Linear) and module.out_features == classes
+    ]
+    return fitting[-1] if fitting else None

@@ -5,12 +5,14 @@ averaged weights, and a guard that acts, as nobody watches such a run. Labels ar
 with the paper's the same run kept less (`studies/own-digits.toml`).
 """
 
+from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING
 
 from bilateral.budgets import fraction_text
 from bilateral.config import Adversary, Data, Labels, Optimiser, Run
 from bilateral.errors import UserError
+from bilateral.runs import weights_file
 
 if TYPE_CHECKING:
     from bilateral.data.survey import Survey
@@ -23,10 +25,16 @@ CROPPED = 16
 SIZES = (32, SMALL, 128, 224)
 """What pictures of different size, or large ones, are resized to."""
 FEW = 5000
-"""Photographs, pictures above `SMALL`, that are shrunk to the least size if there are fewer.
+"""Of fewer pictures photographs, those above `SMALL`, are shrunk to the least size, and a small
+network sees them for fewer epochs.
 
-Of some hundred a network for large images learns little in the time (`own-photographs.toml`).
+Of some hundred a network for large images learns little in the time (`own-photographs.toml`), and
+any network learns them by heart soon after it has learnt from them (`own-few.toml`).
 """
+FEW_MODEL, FEW_EPOCHS, FEW_BATCH, UPDATES = "wrn-16-2", 50, 32, 500
+"""Very few pictures are seen for more epochs, until there are so many updates."""
+BEGUN_RATE, BEGUN_EPOCHS = 0.05, 60
+"""With weights to begin with (`own-source.toml`), in batches of 128 of few pictures too."""
 SMALL_BUDGET, LARGE_BUDGET = 8 / 255, 4 / 255
 """CIFAR-10's usual budget; on a photograph as many levels are easily seen, so half of them."""
 LARGEST_BATCH, FEWEST_STEPS = 128, 4
@@ -65,34 +73,68 @@ def for_folder(given: Run) -> tuple[Run, "Survey"]:
             "see `bilateral list recipes`"
         )
     survey = survey_folder(Path(path))
-    return chosen(survey, given), survey
+    return chosen(survey, given, network_of(given)), survey
 
 
-def chosen(survey: "Survey", given: Run) -> Run:
+@dataclass(frozen=True)
+class Network:
+    """A network of the table, and the image size that its weights were trained at."""
+
+    model: str
+    image_size: int
+
+
+def network_of(given: Run) -> Network | None:
+    """Of which network the weights are that a run is to begin with, where their file tells."""
+    if given.weights is None:
+        return None
+    from bilateral.weights import check_network, classes_of, declared_shapes, read_about
+
+    path = weights_file(given.weights)
+    declared_shapes(path)
+    if classes_of(path) is None:  # somebody else's file, which says nothing of its model
+        return None
+    about = read_about(path)
+    model, (height, width) = str(about.get("model")), about["image_size"]
+    if ":" in model or height != width:  # code is not run on a file's word
+        return None
+    check_network(path, model, about)
+    return Network(model, height)
+
+
+def chosen(survey: "Survey", given: Run, network: Network | None = None) -> Run:
     """The recipe for such pictures; of `given` it heeds the data and the image size.
 
-    Whatever else was given is the caller's to put in place of what is chosen.
+    With weights to begin with, `network` decides model and image size. Whatever else was given is
+    the caller's to put in place of what is chosen.
     """
     images = survey.images
     if given.data.images_per_class is not None:
         images = min(images, given.data.images_per_class * survey.classes)
-    size = given.image_size or _image_size(survey, images)
+    few, begun = images < FEW, given.weights is not None
+    size = given.image_size or (network.image_size if network else _image_size(survey, images))
     large = size is not None and size > SMALL
+    small = FEW_MODEL if few else "preact-resnet-18"
     photographs = large or survey.side > SMALL
     budget = LARGE_BUDGET if photographs else SMALL_BUDGET
-    batch = _batch_size(images)
-    rate = FOLDER.optimiser.learning_rate * batch / LARGEST_BATCH
+    batch = _batch_size(images, FEW_BATCH if few and not begun else LARGEST_BATCH)
+    rate = BEGUN_RATE if begun else FOLDER.optimiser.learning_rate
+    epochs = min(max(round(IMAGES_SEEN / images), EPOCHS[0]), EPOCHS[1])
+    if few:
+        epochs = BEGUN_EPOCHS if begun else max(FEW_EPOCHS, -(-UPDATES // (images // batch)))
     augment = "resized-crop-flip" if photographs else "crop-flip"
     if (size or survey.side) < CROPPED:
         augment = "none"
     return FOLDER.with_fields(
         recipe=NAME,
         data=FOLDER.data.with_fields(name=given.data.name, augment=augment),
-        model="resnet-50" if large else "preact-resnet-18",
+        model=network.model if network else "resnet-50" if large else small,
         image_size=size,
         adversary=FOLDER.adversary.with_fields(epsilon=budget, step_size=budget),
-        optimiser=FOLDER.optimiser.with_fields(batch_size=batch, learning_rate=rate),
-        epochs=min(max(round(IMAGES_SEEN / images), EPOCHS[0]), EPOCHS[1]),
+        optimiser=FOLDER.optimiser.with_fields(
+            batch_size=batch, learning_rate=rate * batch / LARGEST_BATCH
+        ),
+        epochs=epochs,
         check_epochs=min(max(round(IMAGES_A_READING / images), 1), LEAST_OFTEN),
     )
 
@@ -106,9 +148,8 @@ def _image_size(survey: "Survey", images: int) -> int | None:
     return max((size for size in SIZES if size <= survey.side), default=SIZES[0])
 
 
-def _batch_size(images: int) -> int:
-    """A power of two that leaves some steps to an epoch; of very few images, all of them."""
-    size = LARGEST_BATCH
+def _batch_size(images: int, size: int) -> int:
+    """`size`, or a power of two that leaves some steps to an epoch; of very few images, all."""
     while size > max(images // FEWEST_STEPS, 8):
         size //= 2
     return min(size, images)

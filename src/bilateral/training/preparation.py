@@ -1,5 +1,7 @@
 """What a run needs before its first step, and what is refused before anything is written."""
 
+import hashlib
+from collections.abc import Sequence
 from pathlib import Path
 
 import numpy as np
@@ -16,10 +18,11 @@ from bilateral.data.subsets import balanced_subset, divided, per_class_subset
 from bilateral.errors import UserError
 from bilateral.labels import default_ratio
 from bilateral.machine import Machine
-from bilateral.models.probe import output_of
+from bilateral.models.probe import last_linear_name, output_of
 from bilateral.processes import Processes
 from bilateral.randomness import image_keys, purpose_key
 from bilateral.runtime import trains_in_bfloat16
+from bilateral.weights import classes_of, declared_shapes, read_weights
 
 AnyBatches = Batches | PhotographBatches
 FEW_STEPS = 500
@@ -76,6 +79,30 @@ def first_batch_fits(model: nn.Module, batches: AnyBatches, run: Run, classes: i
             f"{run.model} gives outputs of shape {tuple(logits.shape)} for one image; "
             f"{run.data.name} needs (1, {classes})"
         )
+
+
+def begin_with(run: Run, model: nn.Module, classes: Sequence[str]) -> tuple[Run, str]:
+    """Take a run's saved weights into a model; of other classes all but the last layer's.
+
+    Returns the run with their digest, and what is to be said. Where a file names no classes, their
+    number has to do.
+    """
+    path = Path(run.weights or "")
+    theirs, layer = classes_of(path), last_linear_name(model, len(classes))
+    number = declared_shapes(path).get(f"{layer}.weight", (len(classes),))[0]
+    others = number != len(classes) if theirs is None else theirs != list(classes)
+    new = layer if others else None
+    with path.open("rb") as file:
+        digest = hashlib.file_digest(file, "sha256").hexdigest()
+    if run.weights_digest not in (None, digest):
+        raise UserError(f"{path} is not the file that this run began with: its SHA-256 is another")
+    read_weights(path, model, without=new)
+    said = f"beginning with {path}"
+    if new:
+        said += f", of {number} other classes: the last layer, {new}, is new"
+    elif theirs is None:
+        said += ", which names no classes: its last layer is kept"
+    return run.with_fields(weights_digest=digest), said
 
 
 def weights_can_turn(model: nn.Module, run: Run) -> None:
@@ -158,6 +185,11 @@ def remarks(run: Run, classes: int, images: int) -> list[str]:
         said.append("PGD-10 is read on training images; --data.held-out N leaves others for it")
     if run.data.held_out and not run.check_epochs:
         said.append("data.held_out: nothing reads these images, as check_epochs is 0")
+    if run.data.held_out and run.weights is not None:
+        said.append(
+            "data.held_out: the weights that it begins with may have been trained on these images; "
+            "then what is read there, and judged, says nothing"
+        )
     if run.keep == "best" and run.check_epochs >= run.epochs:
         said.append("keep = best has one reading to choose from: check_epochs is not below epochs")
     if run.regulariser.kind == "none":

@@ -8,7 +8,6 @@ import copy
 import time
 from collections.abc import Iterator
 from dataclasses import replace
-from pathlib import Path
 from typing import Any
 
 import torch
@@ -33,6 +32,7 @@ from bilateral.training.logbook import Logbook
 from bilateral.training.optimiser import build_optimiser, go_on_with, learning_rate
 from bilateral.training.preparation import (
     batches_of,
+    begin_with,
     check_labels,
     first_batch_fits,
     guard_images,
@@ -45,7 +45,7 @@ from bilateral.training.preparation import (
 from bilateral.training.priors import priors_of
 from bilateral.training.progress import TrainingProgress
 from bilateral.training.tracking import require_tensorboard
-from bilateral.weights import read_weights, write_weights
+from bilateral.weights import write_weights
 
 
 class Trainer:
@@ -80,8 +80,9 @@ class Trainer:
             "model": run.model,
         }
         model = build_model(run.model, len(split.classes), channels, (height, width))
-        if run.weights is not None:
-            read_weights(Path(run.weights), model)
+        if run.weights is not None and not folder.checkpoint.exists():
+            self.run, said = begin_with(run, model, split.classes)
+            progress.note(said)
         self.model = place(model, device, speed.channels_last)
         torch.backends.cudnn.benchmark = True  # every training batch has the same shape
         self.batches = batches_of(split, run, self.machine, device, self.processes)
@@ -414,6 +415,6 @@ def train(
     trainer = Trainer(run, folder, split, device, progress, machine, processes)
     with trainer.processes.writing_to(folder.path):
         if trainer.processes.first:
-            folder.prepare(run, {**versions(device), "precision": trainer.precision})
+            folder.prepare(trainer.run, {**versions(device), "precision": trainer.precision})
         trainer.fit()
     return True

@@ -1,0 +1,82 @@
+"""What a run's model is evaluated on: its own data or others of the same classes, kept apart."""
+
+import json
+from pathlib import Path
+
+import pytest
+import torch
+from PIL import Image
+
+from bilateral.cli import main
+from bilateral.errors import UserError
+from bilateral.evaluation.target import find_target
+
+CPU = torch.device("cpu")
+
+
+def folder_of(path: Path, classes: str) -> Path:
+    for label, name in enumerate(classes):
+        for number in range(12):
+            (path / name).mkdir(parents=True, exist_ok=True)
+            grey = 20 * label + number
+            Image.new("RGB", (8, 8), (grey, grey, 255 - grey)).save(path / name / f"{number}.png")
+    return path
+
+
+@pytest.fixture
+def run(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    monkeypatch.chdir(tmp_path)
+    folder_of(tmp_path / "own", "abc")
+    words = ["--model", "small-cnn", "--epochs", "1", "--check-epochs", "0", "--quiet"]
+    words += ["--guard", "watch"]
+    assert main(["train", "folder", "--data", "folder:own", *words]) == 0
+    return Path("runs/folder-small-cnn/seed0")
+
+
+@pytest.mark.parametrize(
+    ("classes", "message"),
+    [
+        ("abd", "without c, with d$"),
+        ("ab", "without c$"),
+        ("abcd", "with d$"),
+        ("defghijk", r"without a, b, c, with d, e, f, g, h, \.\.\.$"),
+    ],
+)
+def test_data_of_other_classes_are_refused(run: Path, classes: str, message: str) -> None:
+    """By their order "d" would be taken for "c", and the accuracy for a fact."""
+    folder_of(Path("other"), classes)
+    with pytest.raises(UserError, match=f"^folder:other has other classes.*: {message}"):
+        find_target(str(run), "folder:other", None, None, CPU)
+
+
+def test_a_class_that_is_gone_is_told(run: Path) -> None:
+    for picture in Path("own/b").iterdir():
+        picture.unlink()
+    Path("own/b").rmdir()
+    with pytest.raises(UserError, match=r"folder:own has other classes .*: without b$"):
+        find_target(str(run), None, None, None, CPU)
+
+
+def test_what_is_measured_on_other_data_lies_elsewhere(
+    run: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    folder_of(Path("other"), "abc")
+    words = ["evaluate", str(run), "--attacks", "fgsm", "--quiet"]
+    assert main(words) == 0
+    own = (run / "attacks" / "fgsm@8-255.json").read_bytes()
+    assert main([*words, "--data", "folder:other"]) == 0
+    assert (run / "attacks" / "fgsm@8-255.json").read_bytes() == own
+    found = json.loads((run / "evaluation.json").read_text())["entries"]
+    assert [entry["data"] for entry in found] == ["folder:own"]
+    place = Path("evaluations/runs-folder-small-cnn-seed0-on-folder-other")
+    (entry,) = json.loads((place / "evaluation.json").read_text())["entries"]
+    assert entry["data"] == "folder:other"
+    assert main([*words[:-1], "--data", "folder:other"]) == 0
+    assert f"results go to {place}" in capsys.readouterr().err
+
+
+@pytest.mark.parametrize("spelled", ["folder:./own", "folder:{here}/own", "folder:own/../own"])
+def test_the_same_folder_by_another_name_is_the_same(run: Path, spelled: str) -> None:
+    name = spelled.format(here=Path.cwd())
+    assert find_target(str(run), name, None, None, CPU).folder.path == run
+    assert find_target(str(run), name, None, "else", CPU).folder.path == Path("else")
