@@ -13,6 +13,7 @@ import pytest
 
 from bilateral.cli import main
 from bilateral.commands.sweep import Plan, read_plan, runs_of
+from bilateral.config import config_digest
 from bilateral.data.datasets import load
 from bilateral.errors import TrainingError, UserError
 from bilateral.paper.recipes import recipe_named
@@ -108,15 +109,40 @@ def test_a_spent_budget_starts_nothing_and_says_so(tmp_path, capsys):
     assert main([*words, "--minutes", "0"]) == 0
     assert "target-none/seed0: not started, the time is spent" in capsys.readouterr().err
     assert not list(tmp_path.rglob("*.safetensors"))
+    assert {trial["status"] for trial in trials(tmp_path)} == {"not started"}
 
 
-def test_weights_that_may_know_the_judges_are_told_of(tmp_path, capsys):
-    begun = SMALL.replace("[fields]\n", '[fields]\nweights = "w.safetensors"\n')
+def test_weights_that_may_know_the_judges_are_told_of(swept, tmp_path, capsys):
+    begun = SMALL.replace("[fields]\n", f'[fields]\nweights = "{tmp_path}/w.safetensors"\n')
+    shutil.copy(swept / "out/target-none/seed0/model.safetensors", tmp_path / "w.safetensors")
     for text, told in ((SMALL, False), (begun, True)):
         (tmp_path / "small.toml").write_text(text)
         words = ["sweep", str(tmp_path / "small.toml"), "--out", str(tmp_path / f"out-{told}")]
         assert main([*words, "--minutes", "0"]) == 0
         assert ("begin with weights: if those were trained" in capsys.readouterr().err) == told
+
+
+def test_a_sweep_knows_the_file_that_its_runs_begin_with(swept, tmp_path, capsys):
+    """It must be there before hours are spent, and another in its place is another sweep."""
+    weights = tmp_path / "w.safetensors"
+    one = SMALL.partition("[grid]")[0].replace("epochs = 3", f'epochs = 1\nweights = "{weights}"')
+    (tmp_path / "small.toml").write_text(one)
+    words = ["sweep", str(tmp_path / "small.toml"), "--out", str(tmp_path / "out"), "--quiet"]
+    assert main([*words, "--plan"]) == 0, "which trains nothing"
+    assert main(words) == 2
+    assert capsys.readouterr().err == f"bilateral: no weights at {weights}\n"
+    assert not (tmp_path / "out").exists()
+    sources = [swept / f"out/target-{name}/seed0" for name in ("none", "least-likely")]
+    shutil.copy(sources[0] / "model.safetensors", weights)
+    assert main(words) == 0
+    (trial,) = trials(tmp_path)
+    folder = RunFolder(tmp_path / "out" / "base" / "seed0")
+    assert trial["config_digest"] == config_digest(folder.read_run())
+    assert main(words) == 0, "the same file is the same sweep"
+    shutil.copy(sources[1] / "model.safetensors", weights)
+    capsys.readouterr()
+    assert main(words) == 2
+    assert "was trained with other settings (weights_digest" in capsys.readouterr().err
 
 
 @pytest.mark.kills

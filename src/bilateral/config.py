@@ -378,10 +378,12 @@ def flat(value: Any, path: str = "") -> dict[str, Any]:
 def config_digest(run: Run) -> str:
     """SHA-256 of what a run computes, for every file that holds a measurement of it.
 
-    How often a checkpoint is written is no part of it, and neither is what has its default: a
-    field that a later version adds leaves the digests of earlier runs as they are.
+    How often a checkpoint is written is no part of it, nor where weights lie whose digest is known,
+    and neither is what has its default: a field that a later version adds leaves the digests of
+    earlier runs as they are.
     """
-    said = run.model_dump(mode="json", exclude={"checkpoint_seconds"}, exclude_defaults=True)
+    unheeded = {"checkpoint_seconds"} | ({"weights"} if run.weights_digest else set())
+    said = run.model_dump(mode="json", exclude=unheeded, exclude_defaults=True)
     return hashlib.sha256(json.dumps(said, sort_keys=True).encode()).hexdigest()
 
 

@@ -1,5 +1,6 @@
 """The run folder: what lies where, and the log that is cut back to the checkpoint; no torch."""
 
+import hashlib
 import json
 from dataclasses import dataclass
 from pathlib import Path
@@ -11,7 +12,18 @@ from bilateral.errors import UserError
 from bilateral.reading import LIMIT, json_bytes, parse_json, read_plain
 from bilateral.storage import append_line, write_atomic, write_json
 
-__all__ = ["RunFolder", "no_run", "safe_name", "weights_file", "write_atomic", "write_json"]
+__all__ = [
+    "RunFolder",
+    "file_digest",
+    "no_run",
+    "safe_name",
+    "weights_file",
+    "write_atomic",
+    "write_json",
+]
+_SCHEMA = 2
+"""Of `config.json`. Before 2 the seed chose what of a folder without `val/` is for test."""
+_ELSEWHERE = "on"
 
 
 @dataclass(frozen=True)
@@ -68,18 +80,34 @@ class RunFolder:
         """All adversarial images of an attack at a budget, where they were asked for."""
         return self.path / "adversarial" / f"{_file_name(name, epsilon_text)}.npz"
 
+    def on(self, data: str) -> "RunFolder":
+        """Where results on other data than the run's own lie, which must not replace those."""
+        digest = hashlib.sha256(data.encode(errors="surrogateescape")).hexdigest()[:8]
+        return RunFolder(self.path / _ELSEWHERE / f"{safe_name(Path(data).name)[:60]}-{digest}")
+
+    @property
+    def trained(self) -> "RunFolder":
+        """The run that this folder is of: itself, or the one that it holds results for."""
+        above = RunFolder(self.path.parent.parent)
+        return above if self.path.parent.name == _ELSEWHERE and above.config.is_file() else self
+
     def read_run(self) -> Run:
         """The configuration that was trained here."""
         if not self.config.is_file():
             raise no_run(self.path)
         return run_from_json(json_bytes(self.config), str(self.config))
 
+    @property
+    def split_by_seed(self) -> bool:
+        """Whether this was trained when a seed chose what of a folder is for test."""
+        said = parse_json(json_bytes(self.config), str(self.config))
+        return not (isinstance(said, dict) and said.get("schema") == _SCHEMA)
+
     def prepare(self, run: Run, versions: dict[str, str]) -> None:
         """Make the folder for a run, or check that the one that is there holds the same run."""
         if not self.config.exists():
-            write_json(
-                self.config, {"schema": 1, "run": run.model_dump(mode="json"), "versions": versions}
-            )
+            said = {"run": run.model_dump(mode="json"), "versions": versions}
+            write_json(self.config, {"schema": _SCHEMA, **said})
             return
         # How often a checkpoint is written does not change what is computed, and a file that a run
         # began with is not read again.
@@ -164,7 +192,17 @@ def no_run(path: Path, lacks: str = "config.json") -> UserError:
 def weights_file(given: str) -> Path:
     """The weights that somebody names: a file, or what a run folder ended with."""
     path = Path(given)
-    return RunFolder(path).weights if path.is_dir() else path
+    folder = path.is_dir() or not (path.suffix or path.is_file())
+    return RunFolder(path).weights if folder else path
+
+
+def file_digest(path: Path) -> str:
+    """SHA-256 of a file of weights."""
+    try:
+        with path.open("rb") as file:
+            return hashlib.file_digest(file, "sha256").hexdigest()
+    except OSError:
+        raise UserError(f"no weights at {path}") from None
 
 
 def safe_name(text: str) -> str:

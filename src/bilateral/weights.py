@@ -90,7 +90,7 @@ def _of_which_network(path: Path) -> str:
         height, width = about["image_size"]
         kind = f"{about['model']!s:.100}, {about['channels']} channels, {height} x {width} pixels"
         return f"; the file is of {kind}"
-    except (UserError, KeyError):
+    except (UserError, KeyError):  # which is not what is wrong
         return ""
 
 
@@ -152,22 +152,23 @@ def _check_digest(path: Path, metadata: dict[str, str], tensors: Mapping[str, Te
 
 def read_about(path: Path) -> dict[str, Any]:
     """What a weights file says of its model: classes, channels, image size."""
+    about = about_of(path)
+    if about is None:
+        raise UserError(f"{path} is not a weights file of this package")
+    return about
+
+
+def about_of(path: Path) -> dict[str, Any] | None:
+    """The same; none where a file was written by others, which say nothing of their model."""
     declared_shapes(path)
+    with safe_open(path, "pt") as file:
+        said = (file.metadata() or {}).get("bilateral")
+    if said is None:
+        return None
+    about = parse_json(said.encode(), str(path))
     try:
-        with safe_open(path, "pt") as file:
-            about = parse_json((file.metadata() or {})["bilateral"].encode(), str(path))
-        _About.model_validate(about)
+        known = _About.model_validate(about).model_dump(mode="json")
     except ValidationError as error:
         fault = first_complaint(error)
         raise UserError(f"{path} is not a weights file of this package ({fault})") from None
-    except KeyError:
-        raise UserError(f"{path} is not a weights file of this package") from None
-    return {name: value for name, value in about.items() if name != _DIGEST}
-
-
-def classes_of(path: Path) -> list[str] | None:
-    """The classes of the model that a weights file is of; other people's files name none."""
-    try:
-        return list(read_about(path)["classes"])
-    except UserError:
-        return None
+    return {name: value for name, value in {**about, **known}.items() if name != _DIGEST}

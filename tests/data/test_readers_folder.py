@@ -53,6 +53,20 @@ def test_added_pictures_leave_the_others_where_they_were(tmp_path: Path) -> None
         assert 12 <= len(files) <= 28
 
 
+def test_of_a_small_class_the_nearest_to_a_tenth_is_for_test(tmp_path: Path) -> None:
+    """Where no name falls into the tenth one is taken all the same, and may be another later."""
+    places = {name: readers_folder._place(name) for name in (f"{one}.png" for one in range(99))}
+    above = sorted((name for name in places if places[name] >= 0.1), key=places.__getitem__)
+    for name in above[1:6]:
+        picture(tmp_path / "cat" / name)
+        picture(tmp_path / "dog" / name)
+    found = readers_folder.files_of_split(tmp_path, "test")
+    assert found == {"cat": [f"cat/{above[1]}"], "dog": [f"dog/{above[1]}"]}
+    picture(tmp_path / "cat" / above[0])
+    moved = readers_folder.files_of_split(tmp_path, "test")
+    assert moved == {"cat": [f"cat/{above[0]}"], "dog": [f"dog/{above[1]}"]}
+
+
 @pytest.mark.parametrize("count", [2, 3, 5])
 def test_of_few_pictures_each_side_has_one(tmp_path: Path, count: int) -> None:
     for name in "abcdefghij":

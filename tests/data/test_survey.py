@@ -21,9 +21,11 @@ def pictures(folder, sizes, kind="png"):
 def test_pictures_of_one_size(tmp_path):
     for name in "abc":
         pictures(tmp_path / name, [(20, 30)] * 10)
-    assert survey_folder(tmp_path) == Survey(classes=3, images=27, side=20, size=(20, 30))
-    split = load_folder(tmp_path, "train", None)
-    assert (len(split.classes), len(split.labels)) == (3, 27), "as training will read it"
+    found = survey_folder(tmp_path)
+    assert found == Survey(classes=3, images=27, side=20, size=(20, 30), test_images=3)
+    for split, images in (("train", 27), ("test", 3)):
+        loaded = load_folder(tmp_path, split, None)
+        assert (len(loaded.classes), len(loaded.labels)) == (3, images), "as it will be read"
 
 
 def test_the_side_is_the_middle_of_the_shorter_ones(tmp_path):
@@ -31,7 +33,7 @@ def test_the_side_is_the_middle_of_the_shorter_ones(tmp_path):
     pictures(tmp_path / "train" / "b", [(500, 10), (80, 90)])
     pictures(tmp_path / "val" / "a", [(7, 7)])
     pictures(tmp_path / "val" / "b", [(7, 7)])
-    assert survey_folder(tmp_path) == Survey(classes=2, images=5, side=60, size=None)
+    assert survey_folder(tmp_path) == Survey(2, 5, side=60, size=None, test_images=2)
 
 
 def test_of_many_some_are_looked_at_from_every_class(tmp_path, monkeypatch):

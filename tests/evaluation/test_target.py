@@ -1,6 +1,7 @@
 """What a run's model is evaluated on: its own data or others of the same classes, kept apart."""
 
 import json
+import shutil
 from pathlib import Path
 
 import pytest
@@ -9,7 +10,10 @@ from PIL import Image
 
 from bilateral.cli import main
 from bilateral.errors import UserError
-from bilateral.evaluation.target import find_target
+from bilateral.evaluation.target import find_target, trained_model
+from bilateral.report.gather import gather
+from bilateral.runs import RunFolder
+from bilateral.weights import read_about, write_weights
 
 CPU = torch.device("cpu")
 
@@ -68,15 +72,66 @@ def test_what_is_measured_on_other_data_lies_elsewhere(
     assert (run / "attacks" / "fgsm@8-255.json").read_bytes() == own
     found = json.loads((run / "evaluation.json").read_text())["entries"]
     assert [entry["data"] for entry in found] == ["folder:own"]
-    place = Path("evaluations/runs-folder-small-cnn-seed0-on-folder-other")
+    (place,) = (run / "on").iterdir()
+    assert place.name.startswith("other-")
     (entry,) = json.loads((place / "evaluation.json").read_text())["entries"]
     assert entry["data"] == "folder:other"
-    assert main([*words[:-1], "--data", "folder:other"]) == 0
+    assert main([*words[:-1], "--data", "folder:./other"]) == 0
     assert f"results go to {place}" in capsys.readouterr().err
+    folder_of(Path("another/other"), "abc")
+    assert main([*words, "--data", "folder:another/other"]) == 0
+    assert len([*(run / "on").iterdir()]) == 2, "folders of one name, each by itself"
+
+
+def test_what_lies_elsewhere_knows_its_run(run: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    folder_of(Path("other"), "abc")
+    words = ["evaluate", str(run), "--attacks", "fgsm", "--data", "folder:other", "--quiet"]
+    assert main([*words, "--save-adversarial"]) == 0
+    (place,) = (run / "on").iterdir()
+    (kept,) = (place / "adversarial").iterdir()
+    capsys.readouterr()
+    assert main(["verify", str(kept), "--json", "--quiet"]) == 0
+    assert json.loads(capsys.readouterr().out)["claim_holds"]
+    (files,) = gather([str(place)])
+    assert files.name == f"folder-small-cnn/seed0 on {place.name}"
+    again = f"bilateral diagnose {run} --data folder:other"
+    assert {gap.file: gap.command for gap in files.gaps}["diagnostics.json"] == again
 
 
 @pytest.mark.parametrize("spelled", ["folder:./own", "folder:{here}/own", "folder:own/../own"])
-def test_the_same_folder_by_another_name_is_the_same(run: Path, spelled: str) -> None:
+def test_the_same_folder_by_another_name_is_the_same(
+    run: Path, spelled: str, capsys: pytest.CaptureFixture[str]
+) -> None:
     name = spelled.format(here=Path.cwd())
     assert find_target(str(run), name, None, None, CPU).folder.path == run
     assert find_target(str(run), name, None, "else", CPU).folder.path == Path("else")
+    capsys.readouterr()
+    assert main(["evaluate", str(run), "--data", name, "--attacks", "fgsm", "--quiet"]) == 0
+    assert "has no val/" not in capsys.readouterr().err, "training left them out"
+
+
+def test_the_same_classes_in_another_order_are_refused(run: Path) -> None:
+    """What a file says is what counts, not the order of folders here."""
+    weights = run / "model.safetensors"
+    model = trained_model(RunFolder(run), CPU)[1]
+    write_weights(weights, model, {**read_about(weights), "classes": ["b", "a", "c"]})
+    with pytest.raises(UserError, match=r"the same in another order$"):
+        find_target(str(run), None, None, None, CPU)
+
+
+def test_a_run_of_another_split_is_neither_judged_nor_gone_on_with(
+    run: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """Once the seed chose what is for test: those pictures are others, and were trained on."""
+    config = run / "config.json"
+    stored = json.loads(config.read_text())
+    config.write_text(json.dumps({**stored, "schema": 1}))
+    again = ["train", str(config), "--out", "runs", "--quiet"]
+    for words in (["evaluate", str(run), "--attacks", "fgsm", "--quiet"], again):
+        assert main(words) == 2
+        assert "was trained when a seed chose the pictures for test" in capsys.readouterr().err
+    folder_of(Path("own/train"), "abc")
+    folder_of(Path("own/val"), "abc")
+    for name in "abc":
+        shutil.rmtree(Path("own") / name)
+    assert main(["evaluate", str(run), "--attacks", "fgsm", "--quiet"]) == 0, "it has its own"

@@ -5,9 +5,10 @@ import json
 import numpy as np
 import pytest
 from PIL import Image
+from safetensors.torch import save_file
 
 from bilateral.cli import main
-from bilateral.commands.sweep import Plan, runs_of
+from bilateral.commands.sweep import Plan, read_plan, runs_of
 from bilateral.commands.train import default_run
 from bilateral.config import Data, Labels, Run
 from bilateral.data.survey import Survey
@@ -191,8 +192,9 @@ def test_everything_chosen_is_a_valid_run_and_is_said():
             assert "\n" not in said
             for word in (run.model, f"batches of {run.optimiser.batch_size}", "two-step", "255"):
                 assert word in said
-    said = described(choice(), Survey(10, 50_000, 32, (32, 32)))
-    assert said.startswith("50,000 pictures in 10 classes (32 x 32 pixels): preact-resnet-18,")
+    said = described(choice(), Survey(10, 50_000, 32, (32, 32), 10_000))
+    seen = "50,000 pictures in 10 classes (32 x 32 pixels), 10,000 more for test"
+    assert said.startswith(f"{seen}: preact-resnet-18,")
     assert "images as they are, budget 8/255, one-hot labels, epochs" in said
     for ratio, words in ((None, "classes - 1"), (7, "7")):
         labels = Labels(rule="adversarial", ratio=ratio)
@@ -284,7 +286,14 @@ def test_of_which_network_weights_are(tmp_path):
     assert network_of(given(weights=str(path))) is None, "no one size for all"
     weights_file(path, model="own.py:build")
     assert network_of(given(weights=str(path))) is None, "no code on a file's word"
-    weights_file(path, about={})
+    weights_file(path, model=None)
+    assert network_of(given(weights=str(path))) is None, "written before files named it"
+    weights_file(path, channels="3")
+    assert network_of(given(weights=str(path))) == Network("small-cnn", 48)
+    weights_file(path, channels="many")
+    with pytest.raises(UserError, match="not a weights file of this package"):
+        network_of(given(weights=str(path)))
+    save_file(build_model("small-cnn", 3).state_dict(), path)
     assert network_of(given(weights=str(path))) is None, "somebody else's file"
     weights_file(path, model="wrn-994-100")
     with pytest.raises(UserError, match="does not fit the model"):
@@ -295,6 +304,19 @@ def test_of_which_network_weights_are(tmp_path):
     path.write_bytes(b"nothing")
     with pytest.raises(UserError, match="damaged"):
         network_of(given(weights=str(path)))
+
+
+def test_a_sweep_of_folder_chooses_by_what_each_run_has(photographs, tmp_path):
+    weights_file(tmp_path / "w.safetensors")
+    (tmp_path / "own.toml").write_text(
+        f'recipe = "folder"\nheld_out = 4\n[fields]\ndata = "folder:{photographs}"\n'
+        f'[[runs]]\nname = "new"\n[[runs]]\nname = "begun"\nweights = "{tmp_path}/w.safetensors"\n'
+    )
+    runs = dict(runs_of(read_plan(tmp_path / "own.toml")))
+    new, begun = (runs[f"{name}/seed0"].run for name in ("new", "begun"))
+    assert (new.model, begun.model) == ("wrn-16-2", "small-cnn")
+    assert (new.image_size, begun.image_size) == (32, 48)
+    assert begun.epochs == 60 and new.data.held_out == begun.data.held_out == 4
 
 
 def test_a_folder_begins_with_weights_of_other_classes(photographs, tmp_path):

@@ -1,13 +1,16 @@
 """A run that begins with saved weights: of the same classes, of others, of other people's."""
 
 import hashlib
+import shutil
 from pathlib import Path
+from typing import Any
 
 import pytest
 import torch
 from safetensors.torch import load_file, save_file
 from torch import nn
 
+from bilateral.cli import main
 from bilateral.config import Run
 from bilateral.data.datasets import Split, load
 from bilateral.errors import UserError
@@ -15,6 +18,7 @@ from bilateral.evaluation.target import trained_model
 from bilateral.models import build_model
 from bilateral.models.probe import last_linear_name
 from bilateral.paper.recipes import recipe_named
+from bilateral.processes import Processes
 from bilateral.runs import RunFolder
 from bilateral.training.preparation import begin_with
 from bilateral.training.progress import TrainingProgress
@@ -39,7 +43,7 @@ def trained(tmp_path: Path) -> Path:
 
 def begun(path: Path, model: nn.Module, classes: list[str]) -> str:
     """What is said when a run begins with a file."""
-    run, said = begin_with(Run(weights=str(path)), model, classes)
+    run, said = begin_with(str(path), Run(), model, classes, Processes())
     assert run.weights_digest == hashlib.sha256(path.read_bytes()).hexdigest()
     return said
 
@@ -60,8 +64,8 @@ def test_the_same_classes_keep_every_weight(trained: Path) -> None:
 def test_other_classes_keep_all_but_the_last_layer(trained: Path, classes: list[str]) -> None:
     """Also the same ones in another order, which would all be taken for each other."""
     model = network(len(classes), seed=1)
-    said = begun(trained, model, classes)
-    assert said.endswith("of 3 other classes: the last layer, head, is new")
+    whose = "these classes in another order" if "bee" in classes else "3 other classes"
+    assert begun(trained, model, classes).endswith(f"of {whose}: the last layer, head, is new")
     assert equal(model, network(), "body")
     assert equal(model, network(len(classes), seed=1), "head"), "as it was before"
 
@@ -100,6 +104,30 @@ def test_a_model_without_a_last_linear_layer_takes_all_or_nothing(tmp_path: Path
     assert "is kept" in begun(path, convolutional(3), list("pqr"))
     with pytest.raises(UserError, match="does not fit the model"):
         begun(path, convolutional(5), list("pqrst"))
+    about = {"classes": CLASSES, "channels": 3, "image_size": [8, 8]}
+    write_weights(path, convolutional(3), about)
+    with pytest.raises(UserError, match=r"of other classes, and .* ends in no linear layer"):
+        begun(path, convolutional(3), list("pqr"))
+    assert begun(path, convolutional(3), CLASSES) == f"beginning with {path}"
+
+
+def test_a_last_layer_that_is_none_is_refused_in_a_line(tmp_path: Path) -> None:
+    path = tmp_path / "theirs.safetensors"
+    save_file({**network().state_dict(), "head.weight": torch.tensor(1.0)}, path)
+    with pytest.raises(UserError, match=r"head\.weight \(\(\) in the file"):
+        begun(path, network(), list("pqr"))
+
+
+def test_processes_with_other_files_are_refused(trained: Path) -> None:
+    class Two(Processes):
+        def gather(self, value: Any) -> list[Any]:
+            return [value, "of another file"]
+
+    with pytest.raises(UserError, match="do not find the same weights at"):
+        begin_with(str(trained), Run(), network(), CLASSES, Two())
+    missing = trained.with_name("nowhere.safetensors")
+    with pytest.raises(UserError, match="do not find the same weights at"):
+        begin_with(str(missing), Run(), network(), CLASSES, Two())
 
 
 def test_the_last_layer_is_the_last_of_that_many_outputs() -> None:
@@ -153,6 +181,26 @@ def test_another_file_in_its_place_is_told_and_none_is_needed_to_go_on(tmp_path:
     assert not (tmp_path / "again").exists()
     weights.unlink()
     assert not train(begun, folder, digits, device, quiet), "finished: nothing is read"
+    write_weights(weights, build_model("small-cnn", 10, 1), {**read_about(source.weights)})
+    other = ["train", str(folder.config), "--weights", str(weights), "--name", "other"]
+    assert main([*other, "--out", str(tmp_path), "--quiet"]) == 0, "asked for, it is another run"
     folder.weights.unlink()
     assert train(begun, folder, digits, device, quiet), "the checkpoint holds everything"
     assert (tmp_path / "repeated/model.safetensors").read_bytes() == folder.weights.read_bytes()
+
+
+def test_a_run_folder_that_is_gone_is_still_the_same_run(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    words = ["train", "digits-r-mc-la", "--epochs", "1", "--data.images-per-class", "13", "--quiet"]
+    assert main([*words, "--name", "source"]) == 0
+    words += ["--weights", "runs/source/seed0", "--name", "begun"]
+    assert main(words) == 0
+    shutil.rmtree("runs/source")
+    capsys.readouterr()
+    assert main(words) == 0
+    assert "already finished" in capsys.readouterr().out
+    assert main([*words[:-1], "new"]) == 2
+    lost = tmp_path / "runs/source/seed0/model.safetensors"
+    assert capsys.readouterr().err == f"bilateral: no weights at {lost}\n"

@@ -35,7 +35,8 @@ class Options:
     image_size: int | None = None
     """resize and crop the pictures of folder:PATH to this"""
     out: str | None = None
-    """where results go; the run folder, or evaluations/<name>/ for other targets"""
+    """where results go; the run folder, in it on/<data>/ for data that are not its own, or
+    evaluations/<name>/ for other targets"""
     device: str | None = None
     """the GPU if there is one"""
     quiet: bool = False

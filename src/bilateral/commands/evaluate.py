@@ -42,7 +42,8 @@ class Options:
     image_size: int | None = None
     """resize and crop the pictures of folder:PATH to this"""
     out: str | None = None
-    """where results go; the run folder, or evaluations/<name>/ for other targets"""
+    """where results go; the run folder, in it on/<data>/ for data that are not its own, or
+    evaluations/<name>/ for other targets"""
     save_adversarial: bool = False
     """keep all adversarial images in <out>/adversarial/, for `bilateral verify`"""
     search: Literal["auto", "float32", "bfloat16"] = "auto"

@@ -3,7 +3,7 @@
 import shlex
 import tomllib
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from itertools import product
 from pathlib import Path
 from typing import Annotated, Any, NamedTuple
@@ -26,7 +26,7 @@ from bilateral.models import model_entry
 from bilateral.paper import own_pictures
 from bilateral.paper.recipes import recipe_named
 from bilateral.reading import parse_json, read_plain
-from bilateral.runs import safe_name
+from bilateral.runs import file_digest, safe_name
 from bilateral.tables import Format, render
 from bilateral.trials import Planned, means, ranking
 
@@ -121,6 +121,7 @@ def command(words: Sequence[str]) -> None:
         else:
             print("\n".join(_listed(name, planned) for name, planned in runs.items()))
         return
+    runs = {name: _with_digest(planned) for name, planned in runs.items()}
     from rich.console import Console
 
     from bilateral.jobs import machine_words
@@ -252,9 +253,9 @@ def runs_of(plan: Plan) -> Iterator[tuple[str, Planned]]:
     """Every run of a sweep by its name."""
     # Beside the fields: one of them may be right with held-out images alone.
     held_out = {"data.held_out": plan.held_out} if plan.held_out else {}
-    base = changed(recipe_named(plan.recipe), {**held_out, **plan.fields})
-    if plan.recipe == own_pictures.NAME:
-        base = changed(own_pictures.for_folder(base)[0], {**held_out, **plan.fields})
+    common = {**held_out, **plan.fields}
+    recipe = recipe_named(plan.recipe)
+    base = changed(recipe, common)
     if not base.data.held_out:
         base = base.with_paths({"data.held_out": _usual_part(base)})
     seen: set[str] = set()
@@ -265,6 +266,10 @@ def runs_of(plan: Plan) -> Iterator[tuple[str, Planned]]:
             raise UserError(f"two runs are named '{name}': give each a `name` of its own")
         seen.add(name)
         chosen = {value.axis: value.text for value in values}
+        if plan.recipe == own_pictures.NAME:  # by what this run has of its own, weights say
+            asked = changed(recipe, {**common, **own})
+            held = {"data.held_out": base.data.held_out}
+            base = changed(own_pictures.for_folder(asked)[0], {**held, **plan.fields})
         for seed in plan.seeds:
             run = changed(base, own).with_fields(seed=seed)
             _check(run, name)
@@ -282,6 +287,14 @@ def _check(run: Run, name: str) -> None:
         raise UserError(
             f"{name}: data.held_out {run.data.held_out}: must be 1 or more, to judge by{upper}"
         )
+
+
+def _with_digest(planned: Planned) -> Planned:
+    """A run that knows which file it begins with: that it is there, and that it stays the same."""
+    if planned.run.weights is None:
+        return planned
+    digest = file_digest(Path(planned.run.weights))
+    return replace(planned, run=planned.run.with_fields(weights_digest=digest))
 
 
 def _listed(name: str, planned: Planned) -> str:

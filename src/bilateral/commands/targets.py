@@ -50,7 +50,7 @@ def guarded(target: "Target", epsilon: float, device: "torch.device", force: boo
     import torch
 
     from bilateral.data.batches import as_floats, channels_first
-    from bilateral.data.readers_folder import has_test_set
+    from bilateral.data.readers_folder import has_test_set, location
     from bilateral.data.subsets import balanced_subset
     from bilateral.evaluation.guards import SAMPLE, guard
     from bilateral.evaluation.robustness import check_inputs
@@ -62,7 +62,8 @@ def guarded(target: "Target", epsilon: float, device: "torch.device", force: boo
     check_inputs(target.model, images[:1].to(device), labels)
     said = guard(target.model, images.to(device), labels[chosen], epsilon, force, few=True)
     kind, _, path = target.data.partition(":")
-    if kind == "folder" and target.data != target.trained_on and not has_test_set(Path(path)):
+    elsewhere = location(target.data) != location(target.trained_on)
+    if kind == "folder" and elsewhere and not has_test_set(Path(path)):
         said.append(
             f"{target.data} has no val/ or test/: about a tenth of each class is attacked, "
             f"{len(split.labels):,} images, which training on it would leave out"

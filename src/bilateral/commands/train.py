@@ -110,6 +110,8 @@ def with_consequences(run: Run, default: Run, rest: Sequence[str]) -> Run:
     other_data = run.data.name != default.data.name and named != ["folder", "folder"]
     if other_data and "--labels.ratio" not in given:
         labels = labels.with_fields(ratio=None)
+    if "--weights" in given:  # a config.json knows the file that its run began with
+        run = run.with_fields(weights_digest=None)
     return run.with_fields(adversary=adversary, labels=labels)
 
 
@@ -119,7 +121,7 @@ def absolute(run: Run) -> Run:
     if colon and Path(file).is_file():
         run = run.with_fields(model=f"{Path(file).resolve()}:{function}")
     if run.weights is not None:
-        run = run.with_fields(weights=str(weights_file(run.weights).resolve()))
+        run = run.with_fields(weights=str(weights_file(run.weights).absolute()))
     return run
 
 
@@ -141,6 +143,7 @@ def train_run(
 ) -> dict[str, Any]:
     """Train into `<out>/seed<k>/` and say what is there now."""
     from bilateral.data.datasets import load_training
+    from bilateral.data.readers_folder import same_test_pictures
     from bilateral.processes import joined
     from bilateral.runtime import choose_device, limit_threads
     from bilateral.storage import tidy
@@ -149,6 +152,8 @@ def train_run(
 
     folder = RunFolder(out / f"seed{run.seed}")
     place = choose_device(device)
+    if folder.config.exists():
+        same_test_pictures(folder, run.data.name)
     split = load_training(run)
     limit_threads(place, split.image_values)
     progress = TrainingProgress(quiet or not is_first_process())

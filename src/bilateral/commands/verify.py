@@ -11,6 +11,7 @@ from bilateral.arguments import parse
 from bilateral.commands.printing import print_json
 from bilateral.commands.targets import guarded, print_warning
 from bilateral.errors import UserError
+from bilateral.runs import RunFolder
 from bilateral.tables import Format, Table, percent, render
 
 if TYPE_CHECKING:
@@ -71,15 +72,15 @@ def verify_file(options: Options) -> "Verification":
 
     place = choose_device(options.device)
     stored, kept = kept_images(Path(options.file))
-    folder = stored.path.resolve().parent.parent
-    if options.target is None and not (folder / "config.json").is_file():
+    folder = RunFolder(stored.path.resolve().parent.parent).trained
+    if options.target is None and not folder.config.is_file():
         raise UserError(
             f"{options.file} does not lie in a run folder's adversarial/: --target names its model"
         )
     data, image_size = options.data or kept.data, options.image_size
     if image_size is None and data.startswith("folder:"):
         image_size = next(iter(stored.images.values())).shape[-1]
-    found = find_target(options.target or str(folder), data, image_size, None, place)
+    found = find_target(options.target or str(folder.path), data, image_size, None, place)
     limit_threads(place, found.split.image_values)
     result = verify_images(stored, kept, found, place, options.batch_size)
     for message in () if options.quiet else guarded(found, kept.epsilon, place, force=True):

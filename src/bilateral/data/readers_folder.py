@@ -16,6 +16,7 @@ from bilateral.data.datasets_entry import Split, SplitName
 from bilateral.data.photographs import Photographs
 from bilateral.data.pictures import FORMATS
 from bilateral.errors import UserError
+from bilateral.runs import RunFolder
 
 MEMORY_LIMIT = 2**30
 """Bytes of decoded pixels; a split beyond them is streamed."""
@@ -82,6 +83,22 @@ def _folders(path: Path) -> list[Path]:
 def _is_set(path: Path) -> bool:
     """Whether `path` holds class folders (a class may itself be called train)."""
     return path.is_dir() and bool(_folders(path))
+
+
+def location(name: str) -> str:
+    """A data set's name, or `folder:` and where it lies, however its path was written."""
+    kind, colon, path = name.partition(":")
+    return f"{kind}:{Path(path).expanduser().resolve()}" if colon else name
+
+
+def same_test_pictures(folder: RunFolder, name: str) -> None:
+    """Refuse a run whose folder had other pictures for test when it was trained."""
+    kind, _, path = name.partition(":")
+    if kind == "folder" and folder.split_by_seed and not has_test_set(Path(path)):
+        raise UserError(
+            f"{folder.path} was trained when a seed chose the pictures for test in {name}; what "
+            "is for test now was trained on: train again under another --name"
+        )
 
 
 def _files_by_class(path: Path, root: Path) -> dict[str, list[str]]:

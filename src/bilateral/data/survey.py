@@ -22,6 +22,7 @@ class Survey:
     """Pixels of the shorter side of the picture in the middle, by that side."""
     size: tuple[int, int] | None
     """Width and height, where all that were looked at have the same."""
+    test_images: int = 0
 
 
 def survey_folder(path: Path) -> Survey:
@@ -33,4 +34,6 @@ def survey_folder(path: Path) -> Survey:
     if not sizes:
         raise UserError(f"no picture in {path} can be read")
     side = median_low([min(size) for size in sizes])
-    return Survey(len(files), len(names), side, sizes[0] if len(set(sizes)) == 1 else None)
+    same = sizes[0] if len(set(sizes)) == 1 else None
+    test = files_of_split(path.expanduser(), "test")
+    return Survey(len(files), len(names), side, same, sum(map(len, test.values())))

@@ -9,12 +9,13 @@ from torch import nn
 from bilateral.budgets import usual_budget
 from bilateral.config import Labels, Run, config_digest
 from bilateral.data.datasets import Split, load
+from bilateral.data.readers_folder import location, same_test_pictures
 from bilateral.errors import UserError
 from bilateral.models import build_model
 from bilateral.models.external import source_digest
 from bilateral.runs import RunFolder, safe_name
 from bilateral.runtime import place
-from bilateral.weights import check_network, classes_of, read_about, read_weights
+from bilateral.weights import check_network, read_about, read_weights
 
 
 @dataclass(frozen=True)
@@ -56,7 +57,12 @@ def find_target(
         size = image_size or (run.image_size if chosen.startswith("folder:") else None)
         split = load(chosen, "test", image_size=size)
         _same_classes(folder, split, chosen)
-        results = RunFolder(Path(out)) if out else _results_on(folder, chosen, run.data.name)
+        results = folder
+        if location(chosen) == location(run.data.name):
+            same_test_pictures(folder, run.data.name)
+        else:
+            results = folder.on(location(chosen))
+        results = RunFolder(Path(out)) if out else results
         digest = _code_digest(run.model)
         known = config_digest(run)
         labels, own = run.labels, run.data.name
@@ -76,7 +82,7 @@ def find_target(
 
 def _same_classes(folder: RunFolder, split: Split, data: str) -> None:
     """Refuse data whose classes are not the model's: every number of a class would mean another."""
-    known = classes_of(folder.weights) or []
+    known = read_about(folder.weights)["classes"]
     if list(split.classes) == known:
         return
     said = [
@@ -91,19 +97,6 @@ def _same_classes(folder: RunFolder, split: Split, data: str) -> None:
         f"{data} has other classes than the model in {folder.path}: "
         + (", ".join(said) or "the same in another order")
     )
-
-
-def _results_on(folder: RunFolder, data: str, own: str) -> RunFolder:
-    """A run's folder holds what was measured on its own data; on others it would replace that."""
-    if _location(data) == _location(own):
-        return folder
-    return RunFolder(Path("evaluations") / f"{safe_name(str(folder.path))}-on-{safe_name(data)}")
-
-
-def _location(data: str) -> str:
-    """A data set's name, or where a folder lies."""
-    kind, colon, path = data.partition(":")
-    return f"{kind}:{Path(path).expanduser().resolve()}" if colon else data
 
 
 def _code_digest(model: str) -> str:

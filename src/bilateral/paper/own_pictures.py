@@ -88,14 +88,13 @@ def network_of(given: Run) -> Network | None:
     """Of which network the weights are that a run is to begin with, where their file tells."""
     if given.weights is None:
         return None
-    from bilateral.weights import check_network, classes_of, declared_shapes, read_about
+    from bilateral.weights import about_of, check_network
 
     path = weights_file(given.weights)
-    declared_shapes(path)
-    if classes_of(path) is None:  # somebody else's file, which says nothing of its model
+    about = about_of(path)
+    if about is None or not isinstance(model := about.get("model"), str):
         return None
-    about = read_about(path)
-    model, (height, width) = str(about.get("model")), about["image_size"]
+    height, width = about["image_size"]
     if ":" in model or height != width:  # code is not run on a file's word
         return None
     check_network(path, model, about)
@@ -167,7 +166,8 @@ def described(run: Run, survey: "Survey") -> str:
         ratio = "classes - 1" if labels.ratio is None else f"{labels.ratio:g}"
         rule += f" (ratio {ratio})"
     return (
-        f"{survey.images:,} pictures in {survey.classes} classes ({seen}): {run.model}, images "
+        f"{survey.images:,} pictures in {survey.classes} classes ({seen}), {survey.test_images:,} "
+        f"more for test: {run.model}, images "
         f"{size}, budget {fraction_text(adversary.epsilon)}, {rule}, "
         f"epochs {run.epochs}, batches of {run.optimiser.batch_size}, guard {run.guard}; "
         "every choice is an option (--help)"

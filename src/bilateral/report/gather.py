@@ -20,7 +20,7 @@ from bilateral.report.reading import (
 )
 from bilateral.runs import RunFolder, no_run
 
-SCHEMA = 1
+SCHEMA = 2
 """The newest schema that this page was written for."""
 FILES = ("config.json", "log.jsonl", "evaluation.json", "gallery.npz", "diagnostics.json")
 """One of these, or a folder of attacks, makes a folder a run's."""
@@ -60,8 +60,10 @@ class RunFiles:
         target = [str(self.path)]
         if self.outside and name != "report":
             data = text(next(iter([*self.entries, *self.attacks]), {}).get("data")) or "DATA"
-            target = [OUTSIDE, *(() if "--data" in words else ("--data", data))]
-            words = (*words, "--out", str(self.path))
+            run = RunFolder(self.path).trained.path
+            target = [OUTSIDE if run == self.path else str(run)]
+            target += [] if "--data" in words else ["--data", data]
+            words = words if run != self.path else (*words, "--out", str(self.path))
         return shlex.join(["bilateral", name, *target, *words])
 
 
@@ -83,15 +85,17 @@ def _check(path: Path) -> None:
 
 def _names(paths: Sequence[Path]) -> list[str]:
     """Short names, told apart: `<name>/seed<k>`, or the whole path where two would be the same."""
-    whole = [path.resolve() for path in paths]
-    short = [
-        f"{path.parent.name}/{path.name}" if path.name.startswith("seed") else path.name
-        for path in whole
-    ]
+    short = [_short(path.resolve()) for path in paths]
     return [
         name if short.count(name) == 1 else str(path)
         for name, path in zip(short, paths, strict=True)
     ]
+
+
+def _short(path: Path) -> str:
+    if (run := RunFolder(path).trained.path) != path:
+        return f"{_short(run)} on {path.name}"
+    return f"{path.parent.name}/{path.name}" if path.name.startswith("seed") else path.name
 
 
 def _read(folder: RunFolder, name: str) -> RunFiles:

@@ -1,6 +1,5 @@
 """What a run needs before its first step, and what is refused before anything is written."""
 
-import hashlib
 from collections.abc import Sequence
 from pathlib import Path
 
@@ -21,8 +20,9 @@ from bilateral.machine import Machine
 from bilateral.models.probe import last_linear_name, output_of
 from bilateral.processes import Processes
 from bilateral.randomness import image_keys, purpose_key
+from bilateral.runs import file_digest, weights_file
 from bilateral.runtime import trains_in_bfloat16
-from bilateral.weights import classes_of, declared_shapes, read_weights
+from bilateral.weights import about_of, declared_shapes, read_weights
 
 AnyBatches = Batches | PhotographBatches
 FEW_STEPS = 500
@@ -81,28 +81,50 @@ def first_batch_fits(model: nn.Module, batches: AnyBatches, run: Run, classes: i
         )
 
 
-def begin_with(run: Run, model: nn.Module, classes: Sequence[str]) -> tuple[Run, str]:
-    """Take a run's saved weights into a model; of other classes all but the last layer's.
+def begin_with(
+    weights: str, run: Run, model: nn.Module, classes: Sequence[str], processes: Processes
+) -> tuple[Run, str]:
+    """Take saved weights into a run's model; of other classes all but the last layer's.
 
     Returns the run with their digest, and what is to be said. Where a file names no classes, their
     number has to do.
     """
-    path = Path(run.weights or "")
-    theirs, layer = classes_of(path), last_linear_name(model, len(classes))
-    number = declared_shapes(path).get(f"{layer}.weight", (len(classes),))[0]
-    others = number != len(classes) if theirs is None else theirs != list(classes)
-    new = layer if others else None
-    with path.open("rb") as file:
-        digest = hashlib.file_digest(file, "sha256").hexdigest()
+    path = weights_file(weights)
+    digest = _same_weights(path, processes)
     if run.weights_digest not in (None, digest):
         raise UserError(f"{path} is not the file that this run began with: its SHA-256 is another")
+    about, layer = about_of(path), last_linear_name(model, len(classes))
+    shape = declared_shapes(path).get(f"{layer}.weight") or (len(classes),)
+    theirs = about["classes"] if about else None
+    others = shape[0] != len(classes) if theirs is None else theirs != list(classes)
+    if others and theirs and layer is None:
+        raise UserError(
+            f"{path} is of other classes, and {run.model} ends in no linear layer that could be new"
+        )
+    new = layer if others else None
     read_weights(path, model, without=new)
     said = f"beginning with {path}"
     if new:
-        said += f", of {number} other classes: the last layer, {new}, is new"
+        order = theirs is not None and set(theirs) == set(classes)
+        whose = "these classes in another order" if order else f"{shape[0]} other classes"
+        said += f", of {whose}: the last layer, {new}, is new"
     elif theirs is None:
         said += ", which names no classes: its last layer is kept"
     return run.with_fields(weights_digest=digest), said
+
+
+def _same_weights(path: Path, processes: Processes) -> str:
+    """The digest of a file that all processes find; refused to all where one does not."""
+    fault = digest = ""
+    try:
+        digest = file_digest(path)
+    except UserError as error:
+        fault = str(error)
+    if len(set(processes.gather(digest))) > 1:
+        raise UserError(f"the processes do not find the same weights at {path}")
+    if fault:
+        raise UserError(fault)
+    return digest
 
 
 def weights_can_turn(model: nn.Module, run: Run) -> None:

@@ -81,7 +81,7 @@ class Trainer:
         }
         model = build_model(run.model, len(split.classes), channels, (height, width))
         if run.weights is not None and not folder.checkpoint.exists():
-            self.run, said = begin_with(run, model, split.classes)
+            self.run, said = begin_with(run.weights, run, model, split.classes, self.processes)
             progress.note(said)
         self.model = place(model, device, speed.channels_last)
         torch.backends.cudnn.benchmark = True  # every training batch has the same shape
