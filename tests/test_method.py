@@ -122,6 +122,11 @@ def test_what_is_asked_for_goes_before_the_papers_values():
 def test_images_in_another_unit_are_refused(linear, batch):
     with pytest.raises(UserError, match=r"floats in \[0, 1\]"):
         bilateral.BilateralAdversary()(linear, batch[0] * 255, batch[1])
+    adversary = bilateral.BilateralAdversary()
+    adversary(linear, *batch)
+    for later in (batch[0] * 255, (batch[0] * 255).byte()):
+        with pytest.raises(UserError, match=r"images must be floats in \[0, 1\]"):
+            adversary(linear, later, batch[1])  # on a CPU every batch is looked at
 
 
 @pytest.mark.parametrize("labels", ["floats", "one-hot", "fewer", "array"])

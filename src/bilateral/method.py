@@ -78,8 +78,8 @@ class BilateralAdversary:
 
     Keyword arguments are fields of `Adversary` or `Labels` (`ratio=9`, `target="none"`,
     `reference="start"`, `batch_norm="train"`, ...). The model's mode, gradients and statistics
-    are left as they were; noise follows `torch.manual_seed`. That images lie in [0, 1], and
-    that labels are class numbers, is checked on the first call alone.
+    are left as they were; noise follows `torch.manual_seed`. That images lie in [0, 1] is
+    checked on a GPU on the first call alone.
     """
 
     def __init__(self, epsilon: float = 8 / 255, **fields: Any) -> None:
@@ -101,8 +101,8 @@ class BilateralAdversary:
 
     def __call__(self, model: nn.Module, images: Tensor, labels: Tensor) -> tuple[Tensor, Tensor]:
         """Adversarial images and soft labels for one training step."""
-        if not self._checked:  # once: looking at pixels makes a GPU wait
-            check_batch(images, labels)
+        check_batch(images, labels)
+        if not self._checked or images.device.type == "cpu":  # looking makes a GPU wait
             check_images(images)
             self._checked = True
         numbers = labels.long()  # torch gathers by int64 alone

@@ -15,6 +15,7 @@ from bilateral.storage import append_line, write_atomic, write_json
 __all__ = [
     "RunFolder",
     "file_digest",
+    "no_model",
     "no_run",
     "safe_name",
     "weights_file",
@@ -189,11 +190,18 @@ def no_run(path: Path, lacks: str = "config.json") -> UserError:
     return UserError(f"no run folder at {path}")
 
 
+def no_model(folder: RunFolder) -> UserError:
+    """That a run has not ended."""
+    return UserError(f"{folder.path} has no model yet: train it to the end first")
+
+
 def weights_file(given: str) -> Path:
     """The weights that somebody names: a file, or what a run folder ended with."""
     path = Path(given)
-    folder = path.is_dir() or not (path.suffix or path.is_file())
-    return RunFolder(path).weights if folder else path
+    folder = RunFolder(path)
+    if path.is_dir() and not folder.weights.exists():
+        raise no_model(folder) if folder.config.is_file() else no_run(path)
+    return folder.weights if path.is_dir() or not (path.suffix or path.is_file()) else path
 
 
 def file_digest(path: Path) -> str:

@@ -120,12 +120,15 @@ def declared_shapes(path: Path) -> dict[str, tuple[int, ...]]:
             names = file.keys()
             return {name: tuple(file.get_slice(name).get_shape()) for name in names}
     except (SafetensorError, OSError, KeyError, ValueError) as error:
+        beside = path.with_name("model.safetensors")
+        if path.name == "checkpoint.pt" and beside.is_file():
+            raise UserError(f"{path} is a run's checkpoint; its weights are {beside}") from None
         if path.suffix in _PICKLES:
             raise UserError(
                 f"{path}: weights are read as safetensors, which cannot carry code; convert them "
                 "by safetensors.torch.save_file(torch.load(path, weights_only=True), new_path)"
             ) from None
-        raise UserError(f"{path} is damaged: not safetensors ({error!s:.200})") from None
+        raise UserError(f"{path} is damaged, or not safetensors ({error!s:.200})") from None
 
 
 class _About(BaseModel):

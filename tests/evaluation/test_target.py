@@ -83,6 +83,31 @@ def test_what_is_measured_on_other_data_lies_elsewhere(
     assert len([*(run / "on").iterdir()]) == 2, "folders of one name, each by itself"
 
 
+def test_another_image_size_is_another_measurement(run: Path) -> None:
+    """It would replace what was measured on the pictures as the run sees them."""
+    other = find_target(str(run), None, 16, None, CPU)
+    assert other.folder.path.parent == run / "on" and other.folder.path.name.startswith("own-at-16")
+    assert other.split.pixels.shape[1] == 16
+    assert find_target(str(run), None, None, None, CPU).folder.path == run
+
+
+def test_own_pictures_are_attacked_at_what_the_run_was_trained_for(
+    run: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    words = ["train", "folder", "--data", "folder:own", "--model", "small-cnn", "--epochs", "1"]
+    words += ["--check-epochs", "0", "--guard", "watch", "--adversary.epsilon", "3/255"]
+    assert main([*words, "--name", "three"]) == 0
+    said = capsys.readouterr().err
+    assert "what it keeps under attack: bilateral evaluate runs/three/seed0\n" in said
+    assert main(["evaluate", "runs/three/seed0", "--attacks", "fgsm", "--json", "--quiet"]) == 0
+    shown = capsys.readouterr()
+    assert json.loads(shown.out)["epsilon_text"] == "3/255"
+    assert "trained at" not in shown.err
+    assert find_target("runs/three/seed0", None, None, None, CPU).epsilon == 3 / 255
+    assert main([*words, "--method", "undefended", "--name", "none", "--quiet"]) == 0
+    assert find_target("runs/none/seed0", None, None, None, CPU).epsilon == 8 / 255
+
+
 def test_what_lies_elsewhere_knows_its_run(run: Path, capsys: pytest.CaptureFixture[str]) -> None:
     folder_of(Path("other"), "abc")
     words = ["evaluate", str(run), "--attacks", "fgsm", "--data", "folder:other", "--quiet"]

@@ -345,6 +345,7 @@ def test_a_folder_begins_with_weights_of_other_classes(photographs, tmp_path):
         ([], "the recipe folder needs --data folder:PATH"),
         (["--epochs", "3"], "the recipe folder needs --data folder:PATH"),
         (["--data", "cifar10"], "is for --data folder:PATH, not cifar10"),
+        (["--data", "/"], "not /; did you mean folder:/?"),
         (["--data", "folder:nowhere"], "nowhere is not a folder"),
         (["--data", "folder:."], "holds no class folders"),
         (["--data", "folder:.", "--epochs", "0"], "epochs"),

@@ -180,6 +180,9 @@ def test_a_verdict_on_few_images_is_no_acquittal(tmp_path):
     assert "to be believed" not in text
     assert "None of the checks was raised, but: 50 images are too few to clear it" in text
     assert "pgd-apgd-gap is past its limit, but not surely on so few images" in text
+    write(folder / "diagnostics.json", diagnosis("holds") | {"epsilon_text": "1/255"})
+    text = read(render(gather([str(folder)]))).text
+    assert "None of the checks was raised, but: the checks were made at 1/255, not at" in text
 
 
 def test_without_autoattack_the_page_says_so(tmp_path):

@@ -19,11 +19,11 @@ from bilateral.models import build_model
 from bilateral.models.probe import last_linear_name
 from bilateral.paper.recipes import recipe_named
 from bilateral.processes import Processes
-from bilateral.runs import RunFolder
+from bilateral.runs import RunFolder, weights_file
 from bilateral.training.preparation import begin_with
 from bilateral.training.progress import TrainingProgress
 from bilateral.training.trainer import train
-from bilateral.weights import read_about, write_weights
+from bilateral.weights import declared_shapes, read_about, write_weights
 
 CLASSES = ["ape", "bee", "cat"]
 
@@ -56,7 +56,7 @@ def equal(one: nn.Module, other: nn.Module, part: str) -> bool:
 
 def test_the_same_classes_keep_every_weight(trained: Path) -> None:
     model = network(seed=1)
-    assert begun(trained, model, CLASSES) == f"beginning with {trained}"
+    assert begun(trained, model, CLASSES).endswith("of the same classes: every layer is taken")
     assert equal(model, network(), "body") and equal(model, network(), "head")
 
 
@@ -108,7 +108,7 @@ def test_a_model_without_a_last_linear_layer_takes_all_or_nothing(tmp_path: Path
     write_weights(path, convolutional(3), about)
     with pytest.raises(UserError, match=r"of other classes, and .* ends in no linear layer"):
         begun(path, convolutional(3), list("pqr"))
-    assert begun(path, convolutional(3), CLASSES) == f"beginning with {path}"
+    assert "every layer is taken" in begun(path, convolutional(3), CLASSES)
 
 
 def test_a_last_layer_that_is_none_is_refused_in_a_line(tmp_path: Path) -> None:
@@ -204,3 +204,28 @@ def test_a_run_folder_that_is_gone_is_still_the_same_run(
     assert main([*words[:-1], "new"]) == 2
     lost = tmp_path / "runs/source/seed0/model.safetensors"
     assert capsys.readouterr().err == f"bilateral: no weights at {lost}\n"
+
+
+def test_what_was_meant_by_weights_is_said(
+    trained: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    run = Path("runs/half/seed0")
+    run.mkdir(parents=True)
+    with pytest.raises(UserError, match="is not a run folder: it has no config"):
+        weights_file(str(run))
+    (run / "config.json").write_text("{}")
+    with pytest.raises(UserError, match="runs/half/seed0 has no model yet"):
+        weights_file(str(run))
+    with pytest.raises(UserError, match="did you mean runs/half/seed0"):
+        weights_file("runs/half")
+    (run / "checkpoint.pt").write_bytes(b"PK")
+    shutil.copy(trained, run)
+    with pytest.raises(
+        UserError, match=r"a run's checkpoint; its weights are .*model\.safetensors"
+    ):
+        declared_shapes(weights_file(str(run / "checkpoint.pt")))
+    assert weights_file(str(run)) == run / "model.safetensors"
+    assert weights_file("w") == Path("w/model.safetensors")
+    shutil.copy(trained, "w")
+    assert weights_file("w") == Path("w"), "a file, whatever its name"

@@ -29,7 +29,7 @@ class Options:
     images: int | None = None
     """a seeded, class-balanced subset of so many test images; 200, or all where there are fewer"""
     epsilon: str | None = None
-    """L-inf budget; 8/255 by default, 40/255 on the digits"""
+    """L-inf budget; 8/255 by default, 40/255 on the digits, on a folder what the run had"""
     data: str | None = None
     """a data set's name or folder:PATH; the run's own by default"""
     image_size: int | None = None

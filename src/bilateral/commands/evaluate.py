@@ -34,7 +34,7 @@ class Options:
     images: int | None = None
     """a seeded, class-balanced subset of so many test images; all without it"""
     epsilon: str | None = None
-    """L-inf budget; 8/255 by default, 40/255 on the digits"""
+    """L-inf budget; 8/255 by default, 40/255 on the digits, on a folder what the run had"""
     batch_size: int | None = None
     """images attacked together"""
     data: str | None = None

@@ -1,6 +1,7 @@
 """`bilateral train`: a recipe, or the run of a config.json, into a run folder."""
 
 import re
+import shlex
 import sys
 from collections.abc import Sequence
 from pathlib import Path
@@ -91,6 +92,9 @@ def command(words: Sequence[str]) -> None:
     else:
         said = "trained" if result["trained"] else "already finished: nothing was changed"
         print(f"{result['folder']}  {said}")
+        if result["trained"] and not given.quiet:
+            next_ = shlex.join(["bilateral", "evaluate", result["folder"]])
+            print(f"what it keeps under attack: {next_}", file=sys.stderr)
 
 
 def with_consequences(run: Run, default: Run, rest: Sequence[str]) -> Run:

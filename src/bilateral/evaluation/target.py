@@ -13,7 +13,7 @@ from bilateral.data.readers_folder import location, same_test_pictures
 from bilateral.errors import UserError
 from bilateral.models import build_model
 from bilateral.models.external import source_digest
-from bilateral.runs import RunFolder, safe_name
+from bilateral.runs import RunFolder, no_model, safe_name
 from bilateral.runtime import place
 from bilateral.weights import check_network, read_about, read_weights
 
@@ -34,11 +34,17 @@ class Target:
     """Of the run that trained the model; empty where no run is known."""
     trained_on: str = ""
     """The data of that run."""
+    trained_at: float | None = None
+    """Its budget; none where it had no adversary."""
 
     @property
     def epsilon(self) -> float:
-        """The budget that this data set is usually attacked with."""
-        return usual_budget(self.data)
+        """The budget that this data set is usually attacked with.
+
+        Nobody's own pictures have a usual one: theirs is what the model was trained for.
+        """
+        own = self.trained_at if self.data.startswith("folder:") else None
+        return own or usual_budget(self.data)
 
 
 def find_target(
@@ -62,11 +68,20 @@ def find_target(
             same_test_pictures(folder, run.data.name)
         else:
             results = folder.on(location(chosen))
-        results = RunFolder(Path(out)) if out else results
-        digest = _code_digest(run.model)
-        known = config_digest(run)
-        labels, own = run.labels, run.data.name
-        return Target(name, model, results, chosen, split, digest, labels, known, own)
+        if image_size is not None and image_size != run.image_size:
+            results = folder.on(f"{location(chosen)} at {image_size}")
+        return Target(
+            name,
+            model,
+            RunFolder(Path(out)) if out else results,
+            chosen,
+            split,
+            _code_digest(run.model),
+            run.labels,
+            config_digest(run),
+            run.data.name,
+            None if run.method == "undefended" else run.adversary.epsilon,
+        )
     if name.endswith(".py"):
         raise UserError(f"{name} names no function: {name}:FUNCTION is one that returns a model")
     if ":" not in name:
@@ -121,7 +136,7 @@ def trained_model(folder: RunFolder, device: torch.device) -> tuple[Run, nn.Modu
     """The model that a finished run left, in eval mode."""
     run = folder.read_run()
     if not folder.weights.exists():
-        raise UserError(f"{folder.path} has no model yet: train it to the end first")
+        raise no_model(folder)
     _refuse_code_of_the_folder(folder, run.model)
     about = read_about(folder.weights)
     size = tuple(about["image_size"])

@@ -68,10 +68,10 @@ def for_folder(given: Run) -> tuple[Run, "Survey"]:
     if given.data.name == FOLDER.data.name:
         raise UserError("the recipe folder needs --data folder:PATH, with one folder a class in it")
     if kind != NAME:
-        raise UserError(
-            f"the recipe folder is for --data folder:PATH, not {given.data.name}; "
-            "see `bilateral list recipes`"
-        )
+        name = given.data.name
+        meant = f"did you mean folder:{name}?" if Path(name).is_dir() else ""
+        hint = meant or "see `bilateral list recipes`"
+        raise UserError(f"the recipe folder is for --data folder:PATH, not {name}; {hint}")
     survey = survey_folder(Path(path))
     return chosen(survey, given, network_of(given)), survey
 

@@ -121,7 +121,7 @@ def headline(files: RunFiles) -> Headline:
         worst=worst,
         verdict=verdict if verdict in VERDICTS else None,
         reasons=_texts(files.diagnosis.get("reasons")),
-        doubts=doubts(files.diagnosis) if verdict == "holds" else [],
+        doubts=doubts(files.diagnosis, budget) if verdict == "holds" else [],
         warnings=list(dict.fromkeys(said)),
     )
 
@@ -142,8 +142,8 @@ def class_names(files: RunFiles) -> list[str]:
     return max(named, key=len, default=[])
 
 
-def doubts(diagnosis: dict[str, Any]) -> list[str]:
-    """Why a verdict that holds is less than an acquittal."""
+def doubts(diagnosis: dict[str, Any], budget: str | None = None) -> list[str]:
+    """Why a verdict that holds is less than an acquittal of the figures at a budget."""
     images = count(diagnosis.get("images"))
     few = (
         [f"{images} images are too few to clear it"] if images is not None and images < FEW else []
@@ -153,7 +153,9 @@ def doubts(diagnosis: dict[str, Any]) -> list[str]:
         for one in rows(diagnosis.get("readings"))
         if one.get("unsure") is True and one.get("raised") is not True
     ]
-    return few + unsure
+    at = text(diagnosis.get("epsilon_text"))
+    other = [f"the checks were made at {at}, not at {budget}"] if budget and at != budget else []
+    return other + few + unsure
 
 
 def _measure(

@@ -110,6 +110,8 @@ def begin_with(
         said += f", of {whose}: the last layer, {new}, is new"
     elif theirs is None:
         said += ", which names no classes: its last layer is kept"
+    else:
+        said += ", of the same classes: every layer is taken"
     return run.with_fields(weights_digest=digest), said
 
 
