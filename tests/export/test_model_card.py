@@ -285,6 +285,12 @@ def test_mixed_images_are_part_of_the_augmentation():
     assert "- Augmentation: crop, CutMix 0.5\n" in card_of(Evidence(run))
 
 
+def test_how_a_picture_becomes_an_input_is_said():
+    sized = Run(data=Data(name="folder:mine"), image_size=8)
+    for run, said in ((sized, True), (Run(data=Data(name="digits")), False)):
+        assert ("`ImageOps.fit`" in section(card_of(Evidence(run)), "Intended use")) == said
+
+
 def test_weights_that_a_run_began_with_are_named():
     run = Run(
         data=Data(name="digits"), weights="/home/me/runs/cifar10-fast/seed0/model.safetensors"

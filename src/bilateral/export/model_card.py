@@ -86,12 +86,18 @@ def _format(subject: Subject, name: str, files: Sequence[ExportedFile]) -> str:
 
 def _intended_use(subject: Subject, run: Run) -> str:
     channels, height, width = subject.shape
+    pictures = (
+        "A picture becomes one as RGB, resized by bilinear interpolation until its shorter side "
+        f"has {height} pixels, its middle {height} x {width} cut out (Pillow's `ImageOps.fit`), "
+        "divided by 255. "
+    )
     return (
         "Research on adversarial robustness: as a baseline, as a target for new attacks, as a "
         f"source of transfer attacks. It sorts images like those of {escaped(run.data.name)} into "
         f"{len(subject.about['classes'])} classes and knows no others.\n\n"
         f"Input: float32 images in [0, 1], shape (N, {channels}, {height}, {width}); the "
-        "normalisation is inside. Output: logits, one for each class in the order below.\n\n"
+        f"normalisation is inside. {pictures if run.image_size else ''}Output: logits, one for "
+        "each class in the order below.\n\n"
         "Not meant for decisions about people, nor for any use where a wrong class does harm: "
         "every robustness figure below is for one kind of small perturbation only."
     )
