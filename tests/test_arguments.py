@@ -134,7 +134,7 @@ def test_an_empty_recipe_is_not_the_default_one(recipe, said):
 def test_a_run_stays_inside_its_out(name, said):
     code, error = said(f"{TRAIN} --name '{name}'")
     assert code == 2 and "must be the name of a folder inside --out" in error
-    assert said(f"{TRAIN} --name mine/first") == (0, "")
+    assert said(f"{TRAIN} --name mine/first --quiet") == (0, "")
 
 
 def test_a_run_folder_in_place_of_a_recipe_is_told_how(said, tmp_path):
