@@ -18,7 +18,9 @@ from types import ModuleType, SimpleNamespace
 from typing import Any
 
 import pytest
+import torch
 from PIL import Image
+from safetensors.torch import save_file
 from torch import nn
 
 import bilateral
@@ -27,8 +29,10 @@ from bilateral.attacks.table import attack_names
 from bilateral.cli import COMMANDS, main
 from bilateral.commands.sweep import read_plan, runs_of
 from bilateral.config import Run, config_digest
+from bilateral.data.survey import Survey
 from bilateral.evaluation.checks import CHECKS
 from bilateral.machine import Machine
+from bilateral.paper.own_pictures import chosen
 from bilateral.paper.pages import (
     IN_BRIEF,
     beyond_page,
@@ -406,7 +410,7 @@ def test_make_targets_exist() -> None:
             [
                 *("beyond", "figure", "crossed:halves", "crossed:halves-digits"),
                 *(f"ranking:{study}" for study in (*CIFAR10_STUDIES, "own-digits")),
-                *("ranking:own-photographs", "variants:folder-sample"),
+                *("ranking:own-photographs", "ranking:own-few", "variants:folder-sample"),
             ],
         ),
     ],
@@ -927,6 +931,32 @@ def test_what_is_said_of_few_photographs_is_true() -> None:
     assert large["fields"]["epochs"] * (400 // 32) == 132
 
 
+def kept(study: str) -> dict[str, float]:
+    """What every run of a study kept, its first seed."""
+    found = json.loads((RESULTS / "sweeps" / f"{study}.json").read_text())["trials"]
+    return {trial["chosen"]["run"]: trial["robust_accuracy"] for trial in found}
+
+
+def test_what_is_said_of_few_pictures_is_true() -> None:
+    """docs/what-holds.md: the rule of studies/own-few.toml, and what `folder` takes by it."""
+    left = kept("own-few")
+    short = {name: share for name, share in left.items() if name.endswith("-50")}
+    assert short.keys() == {"resnet-18-50", "wrn-16-4-50", "wrn-16-2-50"}
+    assert max(short.values()) - min(short.values()) < 0.02
+    assert max(short.values()) > max(left[name.replace("-50", "-200")] for name in short)
+    lost = {name: 1 - left[name.replace("-50", "-200")] / share for name, share in short.items()}
+    assert lost["wrn-16-4-50"] > 0.47 and lost["wrn-16-2-50"] > 0.47
+    assert 0.29 < lost["resnet-18-50"] < 1 / 3
+    base = left["wrn-16-2-50"]
+    assert left["wrn-16-2-200-cutmix"] > left["wrn-16-2-200"] + 0.02
+    assert 0 < left["wrn-16-2-50-cutmix"] - base < 0.02
+    assert 0 < left["wrn-16-2-100-cutmix"] - base < 0.02
+    assert 0 < left["wrn-16-2-50-updates"] - base < 0.02
+    run = chosen(Survey(10, 600, 32, (32, 32)), recipe_named("folder"))
+    assert (run.model, run.epochs, run.optimiser.batch_size) == ("wrn-16-2", 50, 32)
+    assert run.data.cutmix == 0
+
+
 @pytest.mark.parametrize("study", sorted(path.stem for path in RESULTS.glob("sweeps/*.json")))
 def test_a_ranking_lists_all_that_its_study_plans(
     study: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
@@ -937,6 +967,7 @@ def test_a_ranking_lists_all_that_its_study_plans(
             (tmp_path / "sample" / split / name).mkdir(parents=True)
             Image.new("RGB", (224, 224)).save(tmp_path / "sample" / split / name / "0.png")
     monkeypatch.chdir(tmp_path)
+    save_file({"weights": torch.zeros(1)}, tmp_path / "source.safetensors")
     found = json.loads((RESULTS / "sweeps" / f"{study}.json").read_text())["trials"]
     planned = dict(runs_of(read_plan(ROOT / "studies" / f"{study}.toml")))
     assert sorted(trial["name"] for trial in found) == sorted(planned)
