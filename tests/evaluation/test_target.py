@@ -160,3 +160,20 @@ def test_a_run_of_another_split_is_neither_judged_nor_gone_on_with(
     for name in "abc":
         shutil.rmtree(Path("own") / name)
     assert main(["evaluate", str(run), "--attacks", "fgsm", "--quiet"]) == 0, "it has its own"
+
+
+def test_more_outputs_than_classes_are_told_of(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    folder_of(tmp_path / "own", "abc")
+    code = "import torch\ndef {}():\n    layers = torch.nn.Flatten(), torch.nn.Linear(192, {})\n"
+    text = "".join(
+        code.format(f"of{n}", n) + "    return torch.nn.Sequential(*layers)\n" for n in (3, 5)
+    )
+    Path("model.py").write_text(text)
+    for outputs, told in ((5, True), (3, False)):
+        words = ["evaluate", f"model.py:of{outputs}", "--data", "folder:own", "--attacks", "fgsm"]
+        assert main([*words, "--quiet"]) == 0
+        said = "folder:own has 3 classes, the model 5 outputs: is output 0 its a?"
+        assert (said in capsys.readouterr().err) == told

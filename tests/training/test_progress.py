@@ -59,9 +59,14 @@ def test_a_narrow_terminal_keeps_the_bar_and_the_time_left():
 
 
 @pytest.mark.parametrize(
-    ("steps", "told"), [(1000, ["about 2.6 hours to go at this rate"]), (300, [])]
+    ("steps", "told"),
+    [
+        (1000, ["about 2.6 hours to go at this rate"]),
+        (300, ["about 40 minutes to go at this rate"]),
+        (75, []),
+    ],
 )
-def test_hours_are_told_once_where_no_bar_tells_them(steps, told, monkeypatch):
+def test_a_long_run_is_told_of_once_where_no_bar_shows_it(steps, told, monkeypatch):
     """The first step, which may be compiled, took 500 s; each later one takes ten."""
     clock = iter([500.0 + 10 * step for step in range(40)])
     monkeypatch.setattr(module.time, "monotonic", lambda: next(clock))

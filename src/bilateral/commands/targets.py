@@ -59,8 +59,11 @@ def guarded(target: "Target", epsilon: float, device: "torch.device", force: boo
     chosen = balanced_subset(split.labels, min(SAMPLE, len(split.labels)), seed=0)
     images = as_floats(channels_first(split.pixels[chosen]))
     labels = torch.from_numpy(split.labels)
-    check_inputs(target.model, images[:1].to(device), labels)
+    outputs = check_inputs(target.model, images[:1].to(device), labels)
     said = guard(target.model, images.to(device), labels[chosen], epsilon, force, few=True)
+    if outputs != len(split.classes):
+        named = f"{target.data} has {len(split.classes)} classes"
+        said.append(f"{named}, the model {outputs} outputs: is output 0 its {split.classes[0]}?")
     kind, _, path = target.data.partition(":")
     elsewhere = location(target.data) != location(target.trained_on)
     if kind == "folder" and elsewhere and not has_test_set(Path(path)):

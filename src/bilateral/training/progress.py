@@ -12,7 +12,7 @@ from rich.progress import BarColumn, Progress, TaskID, TextColumn, TimeRemaining
 BAR = 32
 """Cells that the bar, the share done and the time left keep of a line, however narrow it is."""
 
-KNOWN_AFTER, LONG = 60.0, 3600.0
+KNOWN_AFTER, LONG = 60.0, 180.0
 """Seconds after which the rate is known, and from which on it is told how long a run takes."""
 
 
@@ -54,14 +54,14 @@ class TrainingProgress:
     def step(self, done: int, record: dict[str, Any] | None = None) -> None:
         """A step was taken; `record` holds the epoch so far when it was read."""
         if self._bar is None or self._task is None:
-            self._tell_hours(done)
+            self._tell_length(done)
             return
         self._bar.update(self._task, completed=done)
         if record is not None:
             self._bar.update(self._task, reading=self._reading(record))
 
-    def _tell_hours(self, done: int) -> None:
-        """Where no bar shows the time left: say once if it is hours."""
+    def _tell_length(self, done: int) -> None:
+        """Where no bar shows the time left: say once if it is long."""
         now = time.monotonic()
         if self._first is None:  # that step may have been compiled
             self._first = done, now
@@ -71,7 +71,8 @@ class TrainingProgress:
         self._told = True
         left = (self._steps - done) * (now - since) / (done - first)
         if left > LONG:
-            self.note(f"about {left / 3600:.1f} hours to go at this rate")
+            long = f"{left / 3600:.1f} hours" if left > 3600 else f"{left / 60:.0f} minutes"
+            self.note(f"about {long} to go at this rate")
 
     def _reading(self, record: dict[str, Any]) -> str:
         """The epoch so far, as much as fits beside the bar: the lines above say the rest."""
