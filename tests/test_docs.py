@@ -931,6 +931,15 @@ def test_what_is_said_of_few_photographs_is_true() -> None:
     assert large["fields"]["epochs"] * (400 // 32) == 132
 
 
+def test_every_study_is_listed_with_whether_it_was_run() -> None:
+    rows = re.findall(
+        r"^\| `([\w-]+)` \|.*\| (yes|no) \|$", (ROOT / "studies/README.md").read_text(), re.M
+    )
+    run = {path.stem for path in RESULTS.glob("sweeps/*.json")}
+    planned = {path.stem for path in (ROOT / "studies").glob("*.toml")}
+    assert dict(rows) == {name: "yes" if name in run else "no" for name in planned}
+
+
 def kept(study: str) -> dict[str, float]:
     """What every run of a study kept, its first seed."""
     found = json.loads((RESULTS / "sweeps" / f"{study}.json").read_text())["trials"]
