@@ -38,8 +38,8 @@ BEGUN_RATE, BEGUN_EPOCHS = 0.05, 60
 SMALL_BUDGET, LARGE_BUDGET = 8 / 255, 4 / 255
 """CIFAR-10's usual budget; on a photograph as many levels are easily seen, so half of them."""
 LARGEST_BATCH, FEWEST_STEPS = 128, 4
-IMAGES_SEEN, EPOCHS = 1_500_000, (30, 200)
-"""Thirty epochs of CIFAR-10, in no fewer and no more epochs than these."""
+IMAGES_SEEN, EPOCHS = 1_500_000, (30, 100)
+"""Thirty epochs of CIFAR-10, in no fewer and no more epochs than these (`own-middle.toml`)."""
 IMAGES_A_READING, LEAST_OFTEN = 25_000, 40
 """A reading of an acting guard takes about an eighth as long as an epoch of so many images.
 
