@@ -32,7 +32,7 @@ from bilateral.config import Run, config_digest
 from bilateral.data.survey import Survey
 from bilateral.evaluation.checks import CHECKS
 from bilateral.machine import Machine
-from bilateral.paper.own_pictures import chosen
+from bilateral.paper.own_pictures import Network, chosen
 from bilateral.paper.pages import (
     IN_BRIEF,
     beyond_page,
@@ -411,7 +411,7 @@ def test_make_targets_exist() -> None:
                 *("beyond", "figure", "crossed:halves", "crossed:halves-digits"),
                 *(f"ranking:{study}" for study in (*CIFAR10_STUDIES, "own-digits")),
                 *("ranking:own-photographs", "ranking:own-few", "ranking:own-middle"),
-                "variants:folder-sample",
+                *("ranking:own-source", "variants:folder-sample"),
             ],
         ),
     ],
@@ -976,6 +976,28 @@ def test_what_is_said_of_some_thousand_pictures_is_true() -> None:
     assert long["also"]["4/255"] - short["also"]["4/255"] > 0.07
     run = chosen(Survey(10, 5000, 32, (32, 32)), recipe_named("folder"))
     assert (run.model, run.epochs) == ("preact-resnet-18", 100)
+
+
+def test_what_is_said_of_weights_to_begin_with_is_true() -> None:
+    """docs/what-holds.md: the rule of studies/own-source.toml, and what they bring."""
+    found = json.loads((RESULTS / "sweeps" / "own-source.json").read_text())["trials"]
+    left: dict[str, list[dict[str, Any]]] = {}
+    for trial in found:
+        left.setdefault(trial["chosen"]["run"], []).append(trial)
+    assert {len(seeds) for seeds in left.values()} == {3}
+
+    def total(run: str, what: str = "robust_accuracy") -> float:
+        return round(sum(trial[what] for trial in left[run]), 6)
+
+    for run in ("begun-60", "begun-60-fast"):
+        for what in ("robust_accuracy", "clean_accuracy"):
+            assert min(one[what] for one in left[run]) > max(one[what] for one in left["new"])
+    assert total("begun-60") == total("begun-60-fast") == max(map(total, left))
+    assert total("begun-60-fast", "clean_accuracy") > total("begun-60", "clean_accuracy")
+    given = recipe_named("folder").with_fields(weights="source.safetensors")
+    run = chosen(Survey(10, 600, 224, (224, 224)), given, Network("wrn-16-2", 32))
+    optimiser = run.optimiser
+    assert (run.epochs, optimiser.batch_size, optimiser.learning_rate) == (60, 128, 0.1)
 
 
 @pytest.mark.parametrize("study", sorted(path.stem for path in RESULTS.glob("sweeps/*.json")))

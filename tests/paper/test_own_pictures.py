@@ -169,10 +169,10 @@ def test_batches_and_epochs_follow_from_the_number(images, batch, epochs, check)
     ("images", "batch", "epochs"),
     [(50_000, 128, 30), (4_999, 128, 60), (600, 128, 60), (200, 32, 60)],
 )
-def test_what_begins_with_weights_learns_slower(images, batch, epochs):
+def test_what_begins_with_weights_has_its_own_length(images, batch, epochs):
     run = choice(images=images, weights="w.safetensors")
     assert (run.optimiser.batch_size, run.epochs) == (batch, epochs)
-    assert run.optimiser.learning_rate == pytest.approx(0.05 * batch / 128)
+    assert run.optimiser.learning_rate == pytest.approx(0.1 * batch / 128)
 
 
 def test_of_a_part_of_the_folder_the_part_counts():

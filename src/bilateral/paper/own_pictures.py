@@ -33,7 +33,7 @@ any network learns them by heart soon after it has learnt from them (`own-few.to
 """
 FEW_MODEL, FEW_EPOCHS, FEW_BATCH, UPDATES = "wrn-16-2", 50, 32, 500
 """Very few pictures are seen for more epochs, until there are so many updates."""
-BEGUN_RATE, BEGUN_EPOCHS = 0.05, 60
+BEGUN_EPOCHS = 60
 """With weights to begin with (`own-source.toml`), in batches of 128 of few pictures too."""
 SMALL_BUDGET, LARGE_BUDGET = 8 / 255, 4 / 255
 """CIFAR-10's usual budget; on a photograph as many levels are easily seen, so half of them."""
@@ -117,7 +117,7 @@ def chosen(survey: "Survey", given: Run, network: Network | None = None) -> Run:
     photographs = large or survey.side > SMALL
     budget = LARGE_BUDGET if photographs else SMALL_BUDGET
     batch = _batch_size(images, FEW_BATCH if few and not begun else LARGEST_BATCH)
-    rate = BEGUN_RATE if begun else FOLDER.optimiser.learning_rate
+    rate = FOLDER.optimiser.learning_rate * batch / LARGEST_BATCH
     epochs = min(max(round(IMAGES_SEEN / images), EPOCHS[0]), EPOCHS[1])
     if few:
         epochs = BEGUN_EPOCHS if begun else max(FEW_EPOCHS, -(-UPDATES // (images // batch)))
@@ -130,9 +130,7 @@ def chosen(survey: "Survey", given: Run, network: Network | None = None) -> Run:
         model=network.model if network else "resnet-50" if large else small,
         image_size=size,
         adversary=FOLDER.adversary.with_fields(epsilon=budget, step_size=budget),
-        optimiser=FOLDER.optimiser.with_fields(
-            batch_size=batch, learning_rate=rate * batch / LARGEST_BATCH
-        ),
+        optimiser=FOLDER.optimiser.with_fields(batch_size=batch, learning_rate=rate),
         epochs=epochs,
         check_epochs=min(max(round(IMAGES_A_READING / images), 1), LEAST_OFTEN),
     )
