@@ -137,6 +137,7 @@ def _place(image: str) -> float:
     """A number in [0, 1) that follows from a file's name alone.
 
     It is the same for every run, so none is trained on what judges another, and stays when others
-    are added: a tenth by count would move pictures from one side to the other then.
+    are added: a tenth by count would move pictures from one side to the other then. Only the one
+    picture that is for test where a small class has none below a tenth may change.
     """
     return int.from_bytes(sha256(fsencode(Path(image).name)).digest()[:6]) / 2**48
