@@ -998,6 +998,11 @@ def test_what_is_said_of_weights_to_begin_with_is_true() -> None:
     run = chosen(Survey(10, 600, 224, (224, 224)), given, Network("wrn-16-2", 32))
     optimiser = run.optimiser
     assert (run.epochs, optimiser.batch_size, optimiser.learning_rate) == (60, 128, 0.1)
+    typed, begun, before = json.loads((RESULTS / "folder-sample.json").read_text())
+    assert begun["attacks"]["apgd"]["accuracy"] < 0.5
+    for what in ("apgd", "pgd20", "clean"):
+        assert min(begun["by_seed"][what]) > max(typed["by_seed"][what]), what
+    assert typed["attacks"]["apgd"]["accuracy"] > before["attacks"]["apgd"]["accuracy"]
 
 
 @pytest.mark.parametrize("study", sorted(path.stem for path in RESULTS.glob("sweeps/*.json")))
