@@ -411,7 +411,7 @@ def test_make_targets_exist() -> None:
                 *("beyond", "figure", "crossed:halves", "crossed:halves-digits"),
                 *(f"ranking:{study}" for study in (*CIFAR10_STUDIES, "own-digits")),
                 *("ranking:own-photographs", "ranking:own-few", "ranking:own-middle"),
-                *("ranking:own-source", "variants:folder-sample"),
+                *("ranking:own-source", "variants:folder-sample", "diagnose-folder"),
             ],
         ),
     ],
@@ -998,6 +998,8 @@ def test_what_is_said_of_weights_to_begin_with_is_true() -> None:
     run = chosen(Survey(10, 600, 224, (224, 224)), given, Network("wrn-16-2", 32))
     optimiser = run.optimiser
     assert (run.epochs, optimiser.batch_size, optimiser.learning_rate) == (60, 128, 0.1)
+    verdicts = json.loads((RESULTS / "diagnose-folder.json").read_text())
+    assert [one["verdict"] for one in verdicts] == ["holds"] * 2
     typed, begun, before = json.loads((RESULTS / "folder-sample.json").read_text())
     assert begun["attacks"]["apgd"]["accuracy"] < 0.5
     for what in ("apgd", "pgd20", "clean"):
