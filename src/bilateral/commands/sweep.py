@@ -266,7 +266,7 @@ def runs_of(plan: Plan) -> Iterator[tuple[str, Planned]]:
             raise UserError(f"two runs are named '{name}': give each a `name` of its own")
         seen.add(name)
         chosen = {value.axis: value.text for value in values}
-        if plan.recipe == own_pictures.NAME:  # by what this run has of its own, weights say
+        if plan.recipe == own_pictures.NAME:  # its own fields decide too: weights do
             asked = changed(recipe, {**common, **own})
             held = {"data.held_out": base.data.held_out}
             base = changed(own_pictures.for_folder(asked)[0], {**held, **plan.fields})
