@@ -34,12 +34,10 @@ from bilateral.evaluation.checks import CHECKS
 from bilateral.machine import Machine
 from bilateral.paper.own_pictures import Network, chosen
 from bilateral.paper.pages import (
-    IN_BRIEF,
     beyond_page,
-    brief,
     claims_page,
-    fast_figure,
     first_figure,
+    headline,
     measured_tables,
     tables_page,
 )
@@ -63,8 +61,9 @@ EVALUATION = ROOT / "docs" / "evaluation.md"
 TRAINING = ROOT / "docs" / "training.md"
 REPRODUCE = ROOT / "docs" / "reproduce.md"
 WHAT_HOLDS = ROOT / "docs" / "what-holds.md"
+STUDIES = ROOT / "docs" / "studies.md"
 RESULTS = ROOT / "results"
-GENERATED = [README, EVALUATION, TRAINING, REPRODUCE, WHAT_HOLDS]
+GENERATED = [README, EVALUATION, TRAINING, REPRODUCE, WHAT_HOLDS, STUDIES]
 DOCUMENTS = [README, ROOT / "CONTRIBUTING.md", *sorted((ROOT / "docs").glob("*.md"))]
 PROSE = [path for path in DOCUMENTS if path.name != "log.md"]  # the log is the record itself
 ROW_FIELDS = ["recipe", "model", "seeds", "epochs", "clean_accuracy", "attacks", "paper"]
@@ -131,11 +130,10 @@ def part(name: str) -> str:
     """A generated part by the name in its markers."""
     if name == "modules":
         return module_tree()
-    pages = {"reproduce": tables_page, "claims": claims_page}
-    pages |= {"measured": brief, "figure": first_figure}
+    pages = {"reproduce": tables_page, "claims": claims_page, "figure": first_figure}
     if name in pages:
         return pages[name](measured_tables(RESULTS))
-    own = {"beyond": beyond_page, "fast-figure": fast_figure}
+    own = {"beyond": beyond_page, "headline": headline}
     if name in own:
         return own[name](RESULTS)
     if name == "bench":
@@ -307,7 +305,8 @@ def test_the_first_screen_of_the_readme_answers() -> None:
     text = README.read_text()
     lines = text.splitlines()
     first = "\n".join(lines[:25])
-    for answer in ("trains image classifiers", "pip install", "bilateral demo", "<!-- figure -->"):
+    answers = ("trains image classifiers", "pip install", "bilateral demo", "<!-- headline -->")
+    for answer in answers:
         assert answer in first, answer
     assert re.search(r"\*\*\d+\.\d\*\* \[\d+\.\d, \d+\.\d\]", first), "with its interval"
     tree = text.index("<!-- modules -->")
@@ -384,7 +383,7 @@ def test_make_targets_exist() -> None:
 @pytest.mark.parametrize(
     ("document", "parts"),
     [
-        (README, ["figure", "fast-figure", "measured", "aims:gpu", "modules"]),
+        (README, ["headline", "aims:gpu", "modules"]),
         (
             EVALUATION,
             [
@@ -408,10 +407,16 @@ def test_make_targets_exist() -> None:
         (
             WHAT_HOLDS,
             [
-                *("beyond", "figure", "crossed:halves", "crossed:halves-digits"),
+                *("beyond", "figure", "crossed:halves-small", "crossed:halves-digits"),
+                *("variants:folder-sample", "diagnose-folder"),
+            ],
+        ),
+        (
+            STUDIES,
+            [
                 *(f"ranking:{study}" for study in (*CIFAR10_STUDIES, "own-digits")),
                 *("ranking:own-photographs", "ranking:own-few", "ranking:own-middle"),
-                *("ranking:own-source", "variants:folder-sample", "diagnose-folder"),
+                "ranking:own-source",
             ],
         ),
     ],
@@ -542,7 +547,7 @@ def test_every_measurement_is_shown() -> None:
 def test_what_the_readme_says_of_the_measured_rows_is_true() -> None:
     """With the paper's network and schedule PGD agrees within two points; AutoAttack is far off."""
     results = measured_tables(RESULTS)
-    rows = [row for name in IN_BRIEF for row in results[name]]
+    rows = [row for name in ("cifar10", "budget") for row in results[name]]
     same = [
         row
         for row in rows
@@ -645,7 +650,7 @@ def test_what_is_said_of_reading_the_weights_in_training_is_true() -> None:
 
 
 def test_what_is_said_of_a_late_collapse_is_true() -> None:
-    """docs/training.md and what-holds.md; that the guard tells the two is in its own tests."""
+    """docs/training.md and studies.md; that the guard tells the two is in its own tests."""
     rows = json.loads((RESULTS / "late-collapse.json").read_text())
     found = json.loads((RESULTS / "sweeps" / "longest.json").read_text())["trials"]
     trials = {trial["chosen"]["run"]: trial for trial in found if trial["interval"]}
@@ -733,7 +738,7 @@ def test_what_is_said_of_batches_of_512_is_true() -> None:
 
 
 def test_what_is_said_of_the_ranking_is_true() -> None:
-    """docs/what-holds.md: what leads, what comes out behind the plain wide start."""
+    """docs/studies.md: what leads, what comes out behind the plain wide start."""
     found = json.loads((RESULTS / "sweeps" / "strong.json").read_text())["trials"]
     left = {trial["chosen"]["run"]: trial["robust_accuracy"] for trial in found}
     trials = {trial["chosen"]["run"]: trial for trial in found if trial["interval"]}
@@ -748,7 +753,7 @@ def test_what_is_said_of_the_ranking_is_true() -> None:
 
 
 def test_what_is_said_of_longer_schedules_is_true() -> None:
-    """docs/what-holds.md: pulls of both predictions lead, soft labels help, longer is little."""
+    """docs/studies.md: pulls of both predictions lead, soft labels help, longer is little."""
     trials = {
         (study, trial["chosen"]["run"]): trial
         for study in ("fast", "lasting", "longest")
@@ -828,7 +833,7 @@ def test_what_is_said_of_the_strong_recipe_is_true() -> None:
 
 
 def test_what_is_said_of_what_limits_the_strong_recipe_is_true() -> None:
-    """docs/what-holds.md: no better attack helps at this length; targets find what PGD does not."""
+    """docs/studies.md: no better attack helps at this length; targets find what PGD does not."""
     sweeps = {
         study: {trial["chosen"]["run"]: trial for trial in json.loads(path.read_text())["trials"]}
         for study in ("lasting", "longest", "prior")
@@ -846,7 +851,7 @@ def test_what_is_said_of_what_limits_the_strong_recipe_is_true() -> None:
 
 
 def test_what_is_said_of_the_run_that_was_saved_is_true() -> None:
-    """docs/training.md and what-holds.md: one seed of two began to collapse, and holds as well."""
+    """docs/training.md and studies.md: one seed of two began to collapse, and holds as well."""
     well, saved = json.loads((RESULTS / "late-rescue.json").read_text())
     assert "event" not in well and "back to epoch 120, on with 2 x 4/255" in saved["event"]
     rises = {
@@ -906,7 +911,7 @@ def test_what_is_said_of_the_fast_recipe_is_true() -> None:
 
 
 def test_what_is_said_of_your_own_pictures_is_true() -> None:
-    """docs/what-holds.md: every seed of the wide start is ahead of all others, on the digits."""
+    """docs/studies.md: every seed of the wide start is ahead of all others, on the digits."""
     found = json.loads((RESULTS / "sweeps" / "own-digits.json").read_text())["trials"]
     left: dict[str, list[float]] = {}
     for trial in found:
@@ -920,7 +925,7 @@ def test_what_is_said_of_your_own_pictures_is_true() -> None:
 
 
 def test_what_is_said_of_few_photographs_is_true() -> None:
-    """docs/what-holds.md: the rule of the study, and how near it was."""
+    """docs/studies.md: the rule of the study, and how near it was."""
     found = json.loads((RESULTS / "sweeps" / "own-photographs.json").read_text())["trials"]
     trials = {trial["chosen"]["run"]: trial for trial in found}
     first = max(found, key=lambda one: (one["robust_accuracy"], one["clean_accuracy"]))
@@ -948,7 +953,7 @@ def kept(study: str) -> dict[str, float]:
 
 
 def test_what_is_said_of_few_pictures_is_true() -> None:
-    """docs/what-holds.md: the rule of studies/own-few.toml, and what `folder` takes by it."""
+    """docs/studies.md: the rule of studies/own-few.toml, and what `folder` takes by it."""
     left = kept("own-few")
     short = {name: share for name, share in left.items() if name.endswith("-50")}
     assert short.keys() == {"resnet-18-50", "wrn-16-4-50", "wrn-16-2-50"}
@@ -968,7 +973,7 @@ def test_what_is_said_of_few_pictures_is_true() -> None:
 
 
 def test_what_is_said_of_some_thousand_pictures_is_true() -> None:
-    """docs/what-holds.md: equal at 8/255, and why the rule of the study was not followed."""
+    """docs/studies.md: equal at 8/255, and why the rule of the study was not followed."""
     found = json.loads((RESULTS / "sweeps" / "own-middle.json").read_text())["trials"]
     short, long = ({t["chosen"]["run"]: t for t in found}[name] for name in ("30", "100"))
     assert abs(short["robust_accuracy"] - long["robust_accuracy"]) < 0.005
@@ -979,7 +984,7 @@ def test_what_is_said_of_some_thousand_pictures_is_true() -> None:
 
 
 def test_what_is_said_of_weights_to_begin_with_is_true() -> None:
-    """docs/what-holds.md: the rule of studies/own-source.toml, and what they bring."""
+    """docs/studies.md, what-holds.md: the rule of studies/own-source.toml, and what they bring."""
     found = json.loads((RESULTS / "sweeps" / "own-source.json").read_text())["trials"]
     left: dict[str, list[dict[str, Any]]] = {}
     for trial in found:
@@ -1046,7 +1051,7 @@ def test_the_configurations_tried_are_counted() -> None:
 
 
 def test_what_is_said_of_a_cheaper_beginning_is_true() -> None:
-    """docs/what-holds.md: on the digits it costs, on CIFAR-10 it brings nothing or costs."""
+    """docs/studies.md: on the digits it costs, on CIFAR-10 it brings nothing or costs."""
     files = RESULTS / "sweeps" / "fast.json", RESULTS / "retired" / "beginning-cifar10.json"
     minute = {
         trial["chosen"]["run"]: trial["robust_accuracy"]

@@ -5,11 +5,9 @@ import json
 import pytest
 
 from bilateral.paper.pages import (
-    IN_BRIEF,
     beyond_page,
-    brief,
-    fast_figure,
     first_figure,
+    headline,
     measured_tables,
     tables_page,
 )
@@ -47,26 +45,6 @@ def test_rows_are_read_by_table(tmp_path):
     assert found["cifar10"] == [ROW] and found["budget"] == []
 
 
-def test_in_brief_there_are_measured_rows_and_filled_columns_alone():
-    budget = {**ROW, "title": "R-MC-LA (eps 8)"}
-    lines = brief(results(cifar10=[ROW], budget=[budget])).splitlines()
-    assert lines[0] == (
-        "| model | network | epochs | seed | clean | CE20 | AutoAttack (n = 1,000) |"
-    )
-    assert lines[2] == (
-        "| R-MC-LA | wrn-28-10 | 100 | 0 | 90.5 (90.7, -0.2) | 54.7 (55.3, -0.6) "
-        "| 36.4 [33.5, 39.4] |"
-    )
-    assert lines[3] == "" and lines[4].startswith("| model |"), "the next table: no other row"
-    assert "CW1000" not in lines[4]
-    assert lines[6].startswith("| R-MC-LA (eps 8) | wrn-28-10 |")
-    assert lines[8:] == [
-        "- R-MC-LA (wrn-28-10, trained in 839 s); R-MC-LA (eps 8) (wrn-28-10, trained in 839 s): "
-        "a GPU, commit abc, seed 0; `bilateral reproduce cifar10`.",
-        "- Note: with a note.",
-    ]
-
-
 def test_the_first_figure_is_of_the_longest_schedule():
     short = {**ROW, "model": "preact-resnet-18", "epochs": 30}
     head, _, line = first_figure(results(cifar10=[short, ROW])).splitlines()
@@ -78,21 +56,27 @@ def test_the_first_figure_is_of_the_longest_schedule():
     assert line == "| accuracy (%) | 90.5 | 54.7 | **36.4** [33.5, 39.4] |"
 
 
-def test_the_fast_recipe_stands_in_such_a_line_too(tmp_path):
-    assert fast_figure(tmp_path) == "Not measured yet."
+def test_the_headline_has_the_method_and_our_recipes(tmp_path):
+    (tmp_path / "cifar10.json").write_text(json.dumps([{**ROW, "epochs": 30}, ROW]))
     attacks = {"pgd20": {"accuracy": 0.52, "images": 10000}}
     attacks["autoattack"] = {"accuracy": 0.47, "images": 10000, "by_seed": [0.46, 0.48]}
-    row = {
-        **ROW,
-        "title": "cifar10-fast",
-        "attacks": attacks,
-        "train_seconds_by_seed": [58.7, 60.2],
-    }
-    (tmp_path / "beyond.json").write_text(json.dumps([row]))
-    head, _, line = fast_figure(tmp_path).splitlines()
-    assert head.startswith("| CIFAR-10, wrn-28-10, 100 epochs of cifar10-fast | clean |")
-    assert "| PGD-20 at 8/255, any step (n = 10,000) |" in head
-    assert line == "| accuracy (%) | 90.5 | 52.0 | **47.0** (46.0 to 48.0) |"
+    own = {**ROW, "title": "cifar10-fast", "seeds": [0, 1], "attacks": attacks}
+    own["train_seconds_by_seed"] = [60, 58.7]
+    method = (
+        "| R-MC-LA, the paper's method | wrn-28-10 | 839 s | 90.5 | 54.7 | **36.4** [33.5, 39.4] "
+        "| 1 model, 1,000 images |"
+    )
+    assert headline(tmp_path).splitlines()[2:] == [method], "ours are not measured yet"
+    (tmp_path / "beyond.json").write_text(json.dumps([own]))
+    head, _, *lines = headline(tmp_path).splitlines()
+    assert head == (
+        "| CIFAR-10 at 8/255 | network | trained in | clean | PGD-20 | AutoAttack | of |"
+    )
+    assert lines == [
+        method,
+        "| `cifar10-fast` | wrn-28-10 | 59 s | 90.5 | 52.0 | **47.0** (46.0 to 48.0) "
+        "| 2 models, 10,000 images |",
+    ]
     assert "- cifar10-fast (wrn-28-10, trained in 59 to 60 s): " in beyond_page(tmp_path)
 
 
@@ -119,15 +103,9 @@ def test_an_interval_is_of_one_model_on_known_images(changes, text):
     assert interval_of({**ROW, **changes}, "autoattack") == text
 
 
-def test_in_brief_a_table_without_rows_is_left_out():
-    lines = brief(results(cifar10=[ROW])).splitlines()
-    assert [line[:4] for line in lines] == ["| mo", "| --", "| R-", "", "- R-", "- No"]
-    assert set(IN_BRIEF) <= set(TABLES)
-
-
 def test_a_network_beside_another_has_a_line_of_its_own():
     small = {**ROW, "model": "preact-resnet-18", "epochs": 30, "jobs": 3}
-    text = brief(results(cifar10=[ROW, small]))
+    text = tables_page(results(cifar10=[ROW, small]))
     assert "| R-MC-LA | preact-resnet-18 | 30 |" in text and "| R-MC-LA | wrn-28-10 |" in text
     assert "R-MC-LA (preact-resnet-18, trained in 839 s): a GPU, commit abc, seed 0, 3 models" in (
         text

@@ -1,4 +1,4 @@
-"""The paper's tables from `results/` as Markdown: all of them, the claims, a brief; no torch."""
+"""The paper's tables from `results/` as Markdown: all of them, the claims, a headline; no torch."""
 
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
@@ -20,9 +20,6 @@ from bilateral.reading import read_json
 from bilateral.tables import percent, render
 
 Rows = Sequence[Mapping[str, Any]]
-
-IN_BRIEF = ("cifar10", "budget")
-"""The tables of the method itself."""
 
 
 class _Figure(BaseModel):
@@ -81,30 +78,57 @@ def beyond_page(folder: Path) -> str:
     return "\n".join([table, "", *origins(rows, _about), *below])
 
 
+def headline(folder: Path) -> str:
+    """The paper's method and our own recipes, a row each: time, clean, PGD-20, AutoAttack."""
+    method = _longest(measured_tables(folder))
+    ours = [row for row in read_rows(folder / f"{beyond.TABLE.name}.json") if "title" in row]
+    head = ["CIFAR-10 at 8/255", "network", "trained in", "clean", "PGD-20", "AutoAttack", "of"]
+    named = [(f"{method['title']}, the paper's method", method, "pgd20-last")]
+    named += [(f"`{row['title']}`", row, "pgd20") for row in ours]
+    lines = [[name, *_facts(row, attack), _judged(row)] for name, row, attack in named]
+    return render((head, lines), "markdown")
+
+
 def first_figure(results: Mapping[str, Rows]) -> str:
     """What the method leaves, in a line: clean, under twenty steps of PGD, under AutoAttack."""
-    rows = [row for row in results["cifar10"] if row["title"] == "R-MC-LA"]
-    return _figure(max(rows, key=lambda one: int(one["epochs"])), "pgd20-last", "last step")
-
-
-def fast_figure(folder: Path) -> str:
-    """What `cifar10-fast` leaves, in the same line."""
-    rows = read_rows(folder / f"{beyond.TABLE.name}.json")
-    fast = [row for row in rows if row["title"] == "cifar10-fast"]
-    return _figure(fast[0], "pgd20", "any step") if fast else NOT_MEASURED
-
-
-def _figure(row: Mapping[str, Any], attack: str, counted: str) -> str:
-    pgd, strongest = row["attacks"][attack], row["attacks"]["autoattack"]
+    row = _longest(results)
+    pgd, strongest = row["attacks"]["pgd20-last"], row["attacks"]["autoattack"]
     head = [
         f"CIFAR-10, {row['model']}, {row['epochs']} epochs of {row['title']}",
         "clean",
-        f"PGD-20 at 8/255, {counted} (n = {pgd['images']:,})",
+        f"PGD-20 at 8/255, last step (n = {pgd['images']:,})",
         f"AutoAttack at 8/255 (n = {strongest['images']:,})",
     ]
-    cells = [percent(row["clean_accuracy"]), percent(pgd["accuracy"])]
-    cells.append(f"**{percent(strongest['accuracy'])}**{interval_of(row, 'autoattack')}")
+    _, _, *cells = _facts(row, "pgd20-last")
     return render((head, [["accuracy (%)", *cells]]), "markdown")
+
+
+def _longest(results: Mapping[str, Rows]) -> Mapping[str, Any]:
+    """The method's own row with the longest schedule."""
+    rows = [row for row in results["cifar10"] if row["title"] == "R-MC-LA"]
+    return max(rows, key=lambda one: int(one["epochs"]))
+
+
+def _facts(row: Mapping[str, Any], attack: str) -> list[str]:
+    """Network, shortest training, and accuracies in per cent; the strongest attack's stands out."""
+    seconds = min(row.get("train_seconds_by_seed") or [row["train_seconds"]])
+    clean, pgd, strongest = (
+        percent(share)
+        for share in (
+            row["clean_accuracy"],
+            row["attacks"][attack]["accuracy"],
+            row["attacks"]["autoattack"]["accuracy"],
+        )
+    )
+    spread = interval_of(row, "autoattack")
+    return [row["model"], f"{seconds:,.0f} s", clean, pgd, f"**{strongest}**{spread}"]
+
+
+def _judged(row: Mapping[str, Any]) -> str:
+    """On how much the strongest attack's figure stands: `3 models, 10,000 images`."""
+    count = len(row["seeds"])
+    images = row["attacks"]["autoattack"]["images"]
+    return f"{count} model{'s' if count > 1 else ''}, {images:,} images"
 
 
 def tables_page(results: Mapping[str, Rows]) -> str:
@@ -117,33 +141,12 @@ def claims_page(results: Mapping[str, Rows]) -> str:
     return render(claims_table(results), "markdown")
 
 
-def brief(results: Mapping[str, Rows], names: Sequence[str] = IN_BRIEF) -> str:
-    """Some tables with their measured rows alone, and without columns that are empty there."""
-    parts, names = [], [name for name in names if results[name]]
-    for name in names:
-        titles = {row["title"] for row in results[name]}
-        rows = tuple(row for row in TABLES[name].rows if row.title in titles)
-        head, lines = side_by_side(replace(TABLES[name], rows=rows), results[name], Choices())
-        filled = [place for place in range(len(head)) if any(line[place] for line in lines)]
-        cells = [[line[place] for place in filled] for line in lines]
-        parts.append(render(([head[place] for place in filled], cells), "markdown"))
-    measured = [row for name in names for row in results[name]]
-    below = origins([{**row, "note": ""} for row in measured], _about)
-    below += [f"- Note: {note}." for note in _notes(measured)]
-    return "\n\n".join([*parts, "\n".join(below)])
-
-
 def _section(table: PaperTable, rows: Rows) -> str:
     lines = [f"### {table.where}: `{table.name}`", "", f"{table.title}.", ""]
     lines.append(render(side_by_side(table, rows, Choices()), "markdown"))
     if table.is_figure and rows:
         lines += ["", f"![{table.title}](../results/{table.name}.svg)"]
     return "\n".join([*lines, "", *(origins(rows, _about) or [NOT_MEASURED])])
-
-
-def _notes(rows: Rows) -> list[str]:
-    """What there is to know of rows, each once."""
-    return list(dict.fromkeys(row["note"] for row in rows if row.get("note")))
 
 
 def _about(row: Mapping[str, Any]) -> str:
