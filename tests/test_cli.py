@@ -1,6 +1,7 @@
 """The commands through the real entry point: exit code, files, message."""
 
 import json
+import os
 import shutil
 import signal
 import subprocess
@@ -150,6 +151,27 @@ def test_sigkill_at_any_moment_costs_nothing_but_time(trained, tmp_path):
 
 
 @pytest.mark.kills
+@pytest.mark.parametrize("several", [True, False])
+def test_what_torch_does_at_the_end_is_no_part_of_a_run_of_several_processes(several):
+    """Its threads can abort an interpreter that is going; what was said by then arrives."""
+    code = (
+        "import atexit, os, sys\nfrom bilateral.cli import program\n"
+        "atexit.register(os.abort)\nsys.argv = ['bilateral', *sys.argv[1:]]\nsys.exit(program())"
+    )
+    environment = {**os.environ, "WORLD_SIZE": "2" if several else "1", "TORCHELASTIC_RUN_ID": "1"}
+    for words, expected in (["--version"], 0), (["nothing"], 2):
+        done = subprocess.run(
+            [sys.executable, "-c", code, *words],
+            env=environment,
+            capture_output=True,
+            text=True,
+            check=False,
+        )
+        assert done.returncode == (expected if several else -signal.SIGABRT)
+        said = done.stderr if expected else done.stdout
+        assert said.startswith("bilateral: unknown command" if expected else "bilateral 0.")
+
+
 @pytest.mark.parametrize(("number", "code"), [(signal.SIGINT, 130), (signal.SIGTERM, 143)])
 def test_a_signal_saves_first(tmp_path, number, code):
     command = [

@@ -24,7 +24,23 @@ def program() -> int:
     if signal.getsignal(signal.SIGINT) is signal.default_int_handler:
         signal.signal(signal.SIGINT, signal.SIG_DFL)
     stop_with_parent()
-    return main()
+    code = main()
+    if _of_several():
+        # A thread of gloo may still drop a tensor when the interpreter ends; to take the lock of an
+        # interpreter that is going aborts the process (pytorch/pytorch#179291), and torchrun would
+        # call a run failed whose files are all written.
+        sys.stdout.flush()
+        sys.stderr.flush()
+        os._exit(code)
+    return code
+
+
+def _of_several() -> bool:
+    """Whether torchrun started this process beside others.
+
+    By its own variable too: on some clusters every shell has a WORLD_SIZE.
+    """
+    return "TORCHELASTIC_RUN_ID" in os.environ and os.environ.get("WORLD_SIZE", "1") != "1"
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
@@ -72,9 +88,7 @@ def _run(words: list[str]) -> int:
         return 0
     if words[0] not in COMMANDS:
         raise unknown("command", words[0], COMMANDS)
-    # torchrun's own variable too: on some clusters every shell has a WORLD_SIZE.
-    several = "TORCHELASTIC_RUN_ID" in os.environ and os.environ.get("WORLD_SIZE", "1") != "1"
-    if several and words[0] not in SHARED:
+    if _of_several() and words[0] not in SHARED:
         raise UserError(f"{words[0]} is one process; torchrun is for {' and '.join(SHARED)}")
     import_module(f"bilateral.commands.{words[0]}").command(words[1:])
     sys.stdout.flush()
