@@ -150,6 +150,15 @@ def test_epsilon_divided_twice(scene):
     assert guard(*scene, 0.5 / 255) == []
 
 
+def test_a_budget_that_reaches_every_image(scene):
+    """Within a half of plain grey lies every image, so one picture fools for all classes."""
+    _, images, _ = scene
+    assert float((images - 0.5).abs().max()) <= 0.5
+    found = guard(*scene, 0.5)
+    assert len(found) == 1 and "plain grey" in found[0]
+    assert guard(*scene, 127 / 255) == []
+
+
 def test_the_library_warns_and_refuses(scene):
     model, images, labels = scene
     with pytest.warns(UserWarning, match="train mode"):

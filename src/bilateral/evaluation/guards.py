@@ -25,6 +25,8 @@ GAIN = 0.2
 """How much better another input range must do to be named, in accuracy."""
 SMALLEST_BUDGET = 0.1 / 255
 """8/255 divided by 255 once more lies below this; no budget in use does."""
+EVERY_IMAGE = 0.5
+"""From here on every image can be turned into the same plain grey."""
 
 NORMALISATIONS: dict[str, tuple[tuple[float, ...], tuple[float, ...]]] = {
     "scaled to [-1, 1]": ((0.5,), (0.5,)),
@@ -105,6 +107,11 @@ def _budget(epsilon: float) -> Iterator[str]:
         yield (
             f"epsilon is {epsilon:.3g}, {255 * epsilon:.2g} of a grey level: "
             "was it divided by 255 twice?"
+        )
+    if epsilon >= EVERY_IMAGE:
+        yield (
+            f"epsilon is {epsilon:.3g}: every image can be turned into plain grey, so no model can "
+            "be robust; budgets in use are about 8/255"
         )
 
 
