@@ -101,6 +101,7 @@ def said(capsys, monkeypatch, tmp_path):
         ("verify", "verify needs FILE: <run>/adversarial/"),
         ("data check", "data check needs NAME: a data set's name"),
         ("transfer", "transfer needs --sources: models that images are made on"),
+        (f"{TRAIN} --optimiser.lr 0.1", "--optimiser.lr; nearest: --optimiser.learning-rate,"),
         ("transfer --sources a --tragets b", "unknown option --tragets; nearest: --targets"),
     ],
 )

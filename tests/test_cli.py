@@ -8,10 +8,12 @@ import subprocess
 import sys
 import time
 from pathlib import Path
+from types import SimpleNamespace
 
 import pytest
 
 from bilateral.cli import main
+from bilateral.commands import demo
 from entry_point import bilateral
 
 TRAIN = ["train", "digits-r-mc-la", "--epochs", "4", "--check-epochs", "2", "--quiet"]
@@ -380,6 +382,22 @@ def test_formats(trained, capsys):
     for name, sign in (("markdown", "| --- |"), ("csv", "attack,"), ("latex", "\\begin{tabular}")):
         assert main([*words, name]) == 0
         assert sign in capsys.readouterr().out
+
+
+def test_demo_names_what_it_trains(monkeypatch, capsys):
+    """A log without a terminal's bar would not say whose epochs these are."""
+    monkeypatch.setattr(demo, "train_run", lambda *_: {"folder": "none"})
+    entry = SimpleNamespace(model_dump=lambda mode: {})
+    monkeypatch.setattr(demo, "evaluate_run", lambda *_: entry)
+    monkeypatch.setattr(demo, "diagnose_target", lambda *_: None)
+    monkeypatch.setattr(demo, "write_report", lambda *_: {"report": "none"})
+    assert main(["demo", "--json"]) == 0
+    assert capsys.readouterr().err.splitlines() == [
+        "training digits-undefended (1 of 2)",
+        "training digits-r-mc-la (2 of 2)",
+    ]
+    assert main(["demo", "--json", "--quiet"]) == 0
+    assert capsys.readouterr().err == ""
 
 
 def test_demo_keeps_its_promise(tmp_path):

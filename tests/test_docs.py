@@ -267,6 +267,7 @@ def test_messages_of_the_guards_are_those_shown() -> None:
     shown = re.findall(r"^\| `([^`]+)`", table, re.M)
     sources = [SOURCE / "evaluation" / "guards.py", SOURCE / "budgets.py"]
     sources += [SOURCE / "evaluation" / "robustness.py", SOURCE / "attacks" / "inputs.py"]
+    sources += [SOURCE / "attacks" / "losses.py"]
     spoken = {
         node.value
         for source in sources

@@ -86,6 +86,7 @@ RUN = "runs/digits/seed0"
         (f"bench evaluate {RUN} --attacks pgd2 --peer-batch-sizes", "needs a value"),
         (f"bench evaluate {RUN} --attacks pgd2 --batch-size 0", "--batch-size 0: must be at least"),
         ("bench train digits-r-mc-la --model small-cn", "nearest: small-cnn"),
+        ("bench train digits-r-mc-la --model resnet18", "nearest: preact-resnet-18, resnet-"),
     ],
 )
 def test_a_slip_is_answered(line, answer, place, capsys):
@@ -102,8 +103,9 @@ def test_a_slip_is_answered(line, answer, place, capsys):
 def test_compare_says_which_flags_there_are(place, capsys):
     other = place / "runs/digits/seed1"
     (other / "attacks").mkdir(parents=True)
-    assert main(["compare", RUN, str(other)]) == 2
-    assert f"{RUN} has no flags of autoattack: it has pgd20; run" in capsys.readouterr().err
+    assert main(["compare", RUN, str(other), "--attack", "autoattack"]) == 2
+    said = f"{RUN} has no flags of autoattack: it has pgd20 at 40/255; run bilateral evaluate {RUN}"
+    assert said in capsys.readouterr().err
     assert main(["compare", RUN, str(other), "--attack", "PGD20"]) == 2
     assert "unknown attack 'PGD20'; nearest: pgd20" in capsys.readouterr().err
 

@@ -163,6 +163,8 @@ def _unrecognised(given: str, others: list[list[str]], words: Sequence[str]) -> 
             for line in section[1:]
             for option in re.findall(r"^--[\w.-]+", line)
         ]
+        if word.endswith(".lr") and near:  # too short to look like the name that it stands for
+            near.insert(0, f"{word.removesuffix('lr')}learning-rate")
         return _unknown_option(word, near)
     before = list(words[: words.index(word)]) if word in words else []
     options = [place for place, each in enumerate(before) if each.startswith("--")]

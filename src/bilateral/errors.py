@@ -24,8 +24,10 @@ class Interrupted(BaseException):
 def unknown(kind: str, name: str, valid: Iterable[str]) -> UserError:
     """An unknown name, with the nearest valid ones (or all, where there are few)."""
     names = list(valid)
-    near = get_close_matches(name, names, n=3, cutoff=0.4)
-    if near:
-        return UserError(f"unknown {kind} '{name}'; nearest: {', '.join(near)}")
+    plain = name.replace("-", "").lower()
+    within = [one for one in names if len(plain) > 2 and plain in one.replace("-", "").lower()]
+    close = get_close_matches(name, names, n=3, cutoff=0.4)
+    if near := list(dict.fromkeys([*sorted(within, key=len)[:1], *close])):
+        return UserError(f"unknown {kind} '{name}'; nearest: {', '.join(near[:3])}")
     shown = ", ".join(names[:12]) + (f", ... ({len(names)} in all)" if len(names) > 12 else "")
     return UserError(f"unknown {kind} '{name}'; there are: {shown}")

@@ -22,8 +22,8 @@ __all__ = [
     "write_atomic",
     "write_json",
 ]
-_SCHEMA = 2
-"""Of `config.json`. Before 2 the seed chose what of a folder without `val/` is for test."""
+_SCHEMA = 3
+"""Of `config.json`. What of a folder without `val/` is for test was chosen otherwise before."""
 _ELSEWHERE = "on"
 
 
@@ -99,10 +99,13 @@ class RunFolder:
         return run_from_json(json_bytes(self.config), str(self.config))
 
     @property
-    def split_by_seed(self) -> bool:
-        """Whether this was trained when a seed chose what of a folder is for test."""
+    def former_split(self) -> str:
+        """What chose the test pictures of a folder when this was trained; empty: what does now."""
         said = parse_json(json_bytes(self.config), str(self.config))
-        return not (isinstance(said, dict) and said.get("schema") == _SCHEMA)
+        schema = said.get("schema") if isinstance(said, dict) else None
+        if schema == _SCHEMA:
+            return ""
+        return "names without their classes" if schema == 2 else "a seed"
 
     def prepare(self, run: Run, versions: dict[str, str]) -> None:
         """Make the folder for a run, or check that the one that is there holds the same run."""

@@ -1,3 +1,4 @@
+import json
 import os
 from pathlib import Path
 
@@ -8,6 +9,8 @@ from PIL import Image
 from bilateral.data import load, load_folder, photographs, pictures, readers_folder
 from bilateral.data.datasets_entry import SPLITS
 from bilateral.errors import UserError
+from bilateral.paper.recipes import recipe_named
+from bilateral.runs import RunFolder
 
 
 def picture(path: Path, value: int = 0, size: tuple[int, int] = (6, 6), mode: str = "RGB") -> None:
@@ -37,10 +40,40 @@ def test_one_set_is_split_by_names(tmp_path: Path) -> None:
     assert sorted(train + test) == list(range(200))
     assert 5 <= len(test) / 2 <= 15
     assert values(tmp_path, "test") == test
-    (tmp_path / "cat").rename(tmp_path / "ape")
-    assert values(tmp_path, "test") == test, "whatever a class is called"
     half = len(test) // 2
     assert test[:half] not in ([*range(half)], [*range(100 - half, 100)]), "order says nothing"
+
+
+def test_classes_with_the_same_numbering_have_draws_of_their_own(tmp_path: Path) -> None:
+    """By bare names six classes of twenty had all the same one for test."""
+    for name in "abcdef":
+        for number in range(20):
+            picture(tmp_path / name / f"{number:03d}.png")
+    found = readers_folder.files_of_split(tmp_path, "test")
+    assert len({tuple(Path(file).name for file in files) for files in found.values()}) > 1
+    (tmp_path / "train").mkdir()
+    for name in "abcdef":
+        (tmp_path / name).rename(tmp_path / "train" / name)
+    below = readers_folder.files_of_split(tmp_path, "test")
+    assert below == {name: [f"train/{file}" for file in files] for name, files in found.items()}
+
+
+@pytest.mark.parametrize(
+    ("schema", "chose"), [(1, "a seed"), (2, "names without their classes"), ([], "a seed")]
+)
+def test_runs_of_a_former_split_are_refused(tmp_path: Path, schema: object, chose: str) -> None:
+    """What is for test now is among what they were trained on."""
+    name = f"folder:{one_set(tmp_path / 'own', 3)}"
+    folder = RunFolder(tmp_path / "run")
+    folder.prepare(recipe_named("digits-r-mc-la"), {})
+    readers_folder.same_test_pictures(folder, name)
+    stored = json.loads(folder.config.read_text())
+    folder.config.write_text(json.dumps({**stored, "schema": schema}))
+    with pytest.raises(UserError, match=f"was trained when {chose} chose the pictures for test"):
+        readers_folder.same_test_pictures(folder, name)
+    readers_folder.same_test_pictures(folder, "digits")
+    one_set(tmp_path / "own" / "val", 3)
+    readers_folder.same_test_pictures(folder, name)
 
 
 def test_added_pictures_leave_the_others_where_they_were(tmp_path: Path) -> None:
@@ -55,16 +88,18 @@ def test_added_pictures_leave_the_others_where_they_were(tmp_path: Path) -> None
 
 def test_of_a_small_class_the_nearest_to_a_tenth_is_for_test(tmp_path: Path) -> None:
     """Where no name falls into the tenth one is taken all the same, and may be another later."""
-    places = {name: readers_folder._place(name) for name in (f"{one}.png" for one in range(99))}
-    above = sorted((name for name in places if places[name] >= 0.1), key=places.__getitem__)
-    for name in above[1:6]:
-        picture(tmp_path / "cat" / name)
-        picture(tmp_path / "dog" / name)
+    above = {}
+    for label in ("cat", "dog"):
+        names = [f"{label}/{one}.png" for one in range(99)]
+        beyond = [name for name in names if readers_folder._place(name) >= 0.1]
+        above[label] = sorted(beyond, key=readers_folder._place)
+        for name in above[label][1:6]:
+            picture(tmp_path / name)
     found = readers_folder.files_of_split(tmp_path, "test")
-    assert found == {"cat": [f"cat/{above[1]}"], "dog": [f"dog/{above[1]}"]}
-    picture(tmp_path / "cat" / above[0])
+    assert found == {"cat": [above["cat"][1]], "dog": [above["dog"][1]]}
+    picture(tmp_path / above["cat"][0])
     moved = readers_folder.files_of_split(tmp_path, "test")
-    assert moved == {"cat": [f"cat/{above[0]}"], "dog": [f"dog/{above[1]}"]}
+    assert moved == {"cat": [above["cat"][0]], "dog": [above["dog"][1]]}
 
 
 @pytest.mark.parametrize("count", [2, 3, 5])
@@ -212,6 +247,33 @@ def test_unreadable_image(tmp_path: Path, content: bytes | None) -> None:
     with pytest.raises(UserError, match=r"001\.png is not a readable image") as caught:
         load_folder(tmp_path, "test", 6)
     assert "\n" not in str(caught.value)
+
+
+@pytest.mark.parametrize("size", [None, 6])
+def test_unreadable_images_are_named_together(tmp_path: Path, size: int | None) -> None:
+    """One a run would make of a small folder's five broken pictures five runs."""
+    one_set(tmp_path / "val", 20)
+    for number in range(3):
+        (tmp_path / "val" / "cat" / f"{number:03d}.png").write_text("text")
+    with pytest.raises(UserError) as caught:
+        load_folder(tmp_path, "test", size)
+    said = str(caught.value)
+    assert said.startswith(f"{tmp_path}/val/cat/000.png is not a readable image: none of ")
+    assert said.endswith("; nor can these be used: val/cat/001.png, val/cat/002.png")
+    for number in range(12):
+        picture(tmp_path / "val" / "dog" / f"{number:03d}.png", 30_000, mode="I;16")
+    with pytest.raises(UserError) as caught:
+        load_folder(tmp_path, "test", size)
+    named = ", ".join(f"val/dog/{number:03d}.png" for number in range(7))
+    assert str(caught.value).endswith(f"val/cat/002.png, {named} and 5 more")
+
+
+def test_a_folder_of_nothing_readable(tmp_path: Path) -> None:
+    one_set(tmp_path / "val", 2)
+    for file in (tmp_path / "val").rglob("*.png"):
+        file.write_text("text")
+    with pytest.raises(UserError, match=r"000\.png is not a readable image"):
+        load_folder(tmp_path, "test", None)
 
 
 def test_bomb(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

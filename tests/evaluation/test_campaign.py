@@ -53,6 +53,70 @@ def test_nothing_is_measured_twice(target, monkeypatch):
     assert sizes == [16, 16, 8, 10]
 
 
+def test_keeping_some_images_costs_no_other_flag(target, monkeypatch):
+    """Flags of images that are not asked for stay; those asked for are attacked once more."""
+    evaluate_target(target, ["apgd"], EPSILON, 40, CPU)
+    before = flags_in(target.folder, "apgd")
+    sizes = count_batches(monkeypatch)
+    evaluate_target(target, ["apgd"], EPSILON, 10, CPU, save_adversarial=True)
+    assert sizes[0] == 10 and len(sizes) == 2
+    assert flags_in(target.folder, "apgd") == before and len(before) == 40
+    sizes.clear()
+    evaluate_target(target, ["apgd"], EPSILON, 40, CPU)
+    evaluate_target(target, ["apgd"], EPSILON, 10, CPU, save_adversarial=True)
+    assert sizes == [], "nothing is left to do"
+
+
+OWN_MODEL = """
+import os
+import torch
+from helper import post
+from bilateral.models import build_model
+
+class Own(torch.nn.Module):
+    def __init__(self):
+        super().__init__()
+        torch.manual_seed(0)
+        self.network = build_model("small-cnn", 10, 1)
+        self.scale = float(os.environ.get("SCALE", "1"))
+        self.shift = torch.full((10,), float(os.environ.get("SHIFT", "0")))
+        self._calls = 0
+
+    def forward(self, images):
+        self._calls += 1
+        return post(self.scale * self.network(images)) + self.shift
+
+def build():
+    return Own().eval()
+"""
+
+
+def test_other_code_anywhere_is_another_model(tmp_path, monkeypatch):
+    """In a file that the model's own imports, or by what its function was given."""
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.setattr(sys, "path", list(sys.path))
+    (tmp_path / "own.py").write_text(OWN_MODEL)
+    sizes = count_batches(monkeypatch)
+
+    def measured(post="logits", **environment):
+        """How many images are attacked by the same command again."""
+        sizes.clear()
+        sys.modules.pop("helper", None)
+        (tmp_path / "helper.py").write_text(f"def post(logits):\n    return {post}  # {'x' * 9}\n")
+        for name in ("SCALE", "SHIFT"):
+            monkeypatch.setenv(name, environment.get(name, "1"))
+        own = find_target("own.py:build", "digits", None, None, CPU)
+        evaluate_target(own, ["fgsm"], EPSILON, 20, CPU)
+        return sum(sizes)
+
+    monkeypatch.setattr(sys, "dont_write_bytecode", True)
+    assert [measured(), measured()] == [20, 0]
+    assert [measured("logits.roll(1, 1)"), measured("logits.roll(1, 1)")] == [20, 0]
+    assert [measured(SCALE="2"), measured(SCALE="2")] == [20, 0]
+    assert [measured(SHIFT="2"), measured(SHIFT="2")] == [20, 0]
+    sys.modules.pop("helper", None)
+
+
 def test_an_ensemble_goes_on_with_survivors_and_shares_members(target, monkeypatch):
     sizes = count_batches(monkeypatch)
     evaluate_target(target, ["apgd"], EPSILON, 30, CPU)
@@ -65,6 +129,41 @@ def test_an_ensemble_goes_on_with_survivors_and_shares_members(target, monkeypat
     assert sizes == []  # the ensemble's first member has seen every image
     after = evaluate_target(target, ["apgd"], EPSILON, 30, CPU).attacks["apgd"].members
     assert after["apgd-ce"] == entry.attacks["apgd-ce"].accuracy >= after["apgd-t"]
+
+
+def test_a_batch_norm_without_statistics_is_attacked(tmp_path, monkeypatch):
+    """It cannot be folded into a convolution."""
+    monkeypatch.chdir(tmp_path)
+    (tmp_path / "batchwise.py").write_text(
+        "from torch import nn\n"
+        "def build():\n"
+        "    norm = nn.BatchNorm2d(4, track_running_stats=False)\n"
+        "    head = (nn.Flatten(), nn.Linear(256, 10))\n"
+        "    return nn.Sequential(nn.Conv2d(1, 4, 3, padding=1), norm, *head).eval()\n"
+    )
+    batchwise = find_target("batchwise.py:build", "digits", None, None, CPU)
+    found = evaluate_target(batchwise, ["pgd5"], EPSILON, 20, CPU)
+    assert found.attacks["pgd5"].images == 20
+
+
+@pytest.mark.filterwarnings("ignore::FutureWarning")
+def test_an_exported_program_is_attacked_as_its_model_is(target, tmp_path, monkeypatch):
+    """Programs of torch.export refuse `eval()`; they need none."""
+    monkeypatch.chdir(tmp_path)
+    images = torch.rand(2, 1, 8, 8)
+    dynamic = ({0: torch.export.Dim("batch")},)
+    torch.export.save(
+        torch.export.export(target.model, (images,), dynamic_shapes=dynamic), "model.pt2"
+    )
+    (tmp_path / "program.py").write_text(
+        "import torch\ndef build():\n    return torch.export.load('model.pt2').module()\n"
+    )
+    program = find_target("program.py:build", "digits", None, None, CPU)
+    found, expected = (
+        evaluate_target(one, ["pgd5"], EPSILON, 20, CPU) for one in (program, target)
+    )
+    assert found.clean_accuracy == expected.clean_accuracy
+    assert found.attacks["pgd5"].accuracy == expected.attacks["pgd5"].accuracy
 
 
 def test_flags_do_not_depend_on_batch_size(target, digits_run, tmp_path):
@@ -157,7 +256,9 @@ def test_an_edited_attack_of_ones_own_is_run_anew(target, tmp_path):
     with pytest.raises(UserError, match="failed: KeyError"):
         evaluate_target(target, [name], EPSILON, 40, CPU)
     file.unlink()
-    assert set(evaluate_target(target, ["fgsm"], EPSILON, 40, CPU).attacks) == {"fgsm"}
+    weaker = evaluate_target(target, ["fgsm"], EPSILON, 40, CPU)
+    assert set(weaker.attacks) == {name, "fgsm"}, "what it broke stays broken"
+    assert weaker.attacks[name].accuracy == after >= weaker.worst_case_accuracy
 
 
 def test_the_gallery_is_written_attack_by_attack(target):
@@ -270,8 +371,8 @@ def test_photographs_streamed_have_the_flags_of_those_in_memory(photographs, mon
     one, other = ({**entry, "attacks": None, "data_digest": ""} for entry in entries)
     assert one == other
     survivors = sum(files[1]["members"]["apgd-ce"]["robust"])
-    # The guards' and four to begin with; then each batch once: clean, pgd5, apgd-ce, apgd-t.
-    assert len(decoded) == 30 + 4 + 3 * 30 + survivors
+    # To know the model, the guards', four to begin with; then each batch: clean and the attacks.
+    assert len(decoded) == 30 + 30 + 4 + 3 * 30 + survivors
     kept = out.adversarial("pgd5", "4/255")
     assert main(["verify", str(kept), "--target", f"{photographs}/own.py:build", "--json"]) == 0
     assert json.loads(capsys.readouterr().out)["claim_holds"] is True

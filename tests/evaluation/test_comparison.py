@@ -10,28 +10,29 @@ import pytest
 from bilateral.cli import main
 from bilateral.errors import UserError
 from bilateral.evaluation.comparison import compare, mcnemar, paired_test
+from bilateral.paper.recipes import recipe_named
 from bilateral.results import AttackFile, MemberFlags
 from bilateral.runs import RunFolder, write_json
 from bilateral.tables import lettered, narrow
 
 
-def leave_flags(folder, robust, first=0, data="digits", digest=""):
+def leave_flags(folder, robust, first=0, data="digits", digest="", attack="pgd20", budget="8/255"):
     numbers = list(range(first, first + len(robust)))
     file = AttackFile(
         schema=1,
-        attack="pgd20",
-        settings={"pgd20": {}},
+        attack=attack,
+        settings={attack: {}},
         epsilon=8 / 255,
-        epsilon_text="8/255",
+        epsilon_text=budget,
         data=data,
         data_digest=digest,
         search="float32",
         weights_digest="",
         versions={},
-        members={"pgd20": MemberFlags(images=numbers, robust=robust)},
+        members={attack: MemberFlags(images=numbers, robust=robust)},
     )
     file.compile()
-    write_json(RunFolder(folder).attack("pgd20", "8/255"), file.model_dump(by_alias=True))
+    write_json(RunFolder(folder).attack(attack, budget), file.model_dump(by_alias=True))
 
 
 @pytest.mark.parametrize(
@@ -71,8 +72,100 @@ def test_what_is_missing_is_named(tmp_path):
     leave_flags(tmp_path / "b", [True], first=5)
     with pytest.raises(UserError, match="share no images"):
         compare([str(tmp_path / "a"), str(tmp_path / "b")], "pgd20", "8/255")
-    with pytest.raises(UserError, match="bilateral evaluate"):
-        compare([str(tmp_path / "a"), str(tmp_path / "c")], "pgd20", "8/255")
+
+
+def trained_folder(path, data="digits"):
+    """A run folder as training leaves it, without its weights' bytes."""
+    folder = RunFolder(path)
+    name = {"digits": "digits-r-mc-la", "cifar10": "cifar10-r-mc-la"}[data]
+    folder.prepare(recipe_named(name), {})
+    folder.weights.write_bytes(b"")
+    return folder
+
+
+def test_a_command_is_named_only_where_it_works(tmp_path):
+    """Results of somebody's own model lie in a folder that `evaluate` takes for none."""
+    leave_flags(tmp_path / "a", [True])
+    leave_flags(tmp_path / "own", [True], attack="fgsm")
+    run = trained_folder(tmp_path / "run")
+
+    def said(other):
+        with pytest.raises(UserError) as caught:
+            compare([str(tmp_path / "a"), str(other)], "pgd20", "8/255")
+        return str(caught.value)
+
+    options = "--attacks pgd20 --epsilon 8/255"
+    assert f"run bilateral evaluate {run.path} {options} first" in said(run.path)
+    own = said(tmp_path / "own")
+    assert "own has no flags of pgd20 at 8/255: it has fgsm at 8/255; " in own
+    assert f"evaluate that model with {options} first" in own and "bilateral evaluate" not in own
+    run.weights.unlink()
+    assert "has no model yet" in said(run.path)
+
+
+@pytest.mark.parametrize("order", [1, -1])
+def test_other_data_are_said_before_what_is_missing(tmp_path, capsys, order):
+    """No command would make these two comparable."""
+    trained_folder(tmp_path / "run")
+    leave_flags(tmp_path / "own", [True, False], data="cifar10", budget="8/255")
+    pair = [str(tmp_path / "run"), str(tmp_path / "own")][::order]
+    for flags in (False, True):
+        if flags:
+            leave_flags(tmp_path / "run", [True, False], budget="40/255")
+        for words in ([], ["--attack", "pgd20"], ["--attack", "autoattack"]):
+            assert main(["compare", *pair, *words]) == 2
+            said = capsys.readouterr().err
+            assert "own" in said and "on cifar10" in said and "on digits" in said
+            assert "bilateral evaluate" not in said and said.count("\n") == 1
+
+
+def taken(tmp_path, capsys, *words):
+    """The attack that a comparison of the two takes, and the line that says so."""
+    assert main(["compare", str(tmp_path / "a"), str(tmp_path / "b"), "--json", *words]) == 0
+    attack = json.loads(capsys.readouterr().out)["attack"]
+    assert main(["compare", str(tmp_path / "a"), str(tmp_path / "b"), *words]) == 0
+    said = capsys.readouterr().err
+    assert (
+        said
+        == f"{attack} is the strongest attack that all have flags of (--attack names another)\n"
+    )
+    return attack
+
+
+def test_without_an_attack_the_strongest_that_all_have_is_taken(tmp_path, capsys):
+    for name in ("a", "b"):
+        leave_flags(tmp_path / name, [True, True, True, False], attack="fgsm")
+        leave_flags(tmp_path / name, [False, True, False, False], attack="pgd20")
+        leave_flags(tmp_path / name, [True, True, False, False], attack="pgd20-cw")
+    assert taken(tmp_path, capsys) == "pgd20"
+    leave_flags(tmp_path / "a", [False] * 4, attack="spsa")
+    assert taken(tmp_path, capsys) == "pgd20", "the other has none of it"
+    for attack in ("apgd", "autoattack"):
+        for name in ("a", "b"):
+            leave_flags(tmp_path / name, [True, False], attack=attack)
+        assert taken(tmp_path, capsys) == attack, "on fewer images, and yet the stronger"
+    leave_flags(tmp_path / "b", [], attack="autoattack")
+    assert taken(tmp_path, capsys) == "apgd", "of what is under way nothing is known"
+
+
+def test_budgets_are_not_mixed_up(tmp_path, capsys):
+    """More images break at a larger budget: that makes no attack stronger."""
+    for name in ("a", "b"):
+        leave_flags(tmp_path / name, [True, False], attack="pgd20", budget="8/255")
+        leave_flags(tmp_path / name, [False, False], attack="fgsm", budget="16/255")
+    pair = ["compare", str(tmp_path / "a"), str(tmp_path / "b")]
+    assert main(pair) == 2
+    assert "have flags at 16/255, 8/255: give --epsilon" in capsys.readouterr().err
+    assert taken(tmp_path, capsys, "--epsilon", "8/255") == "pgd20"
+
+
+def test_what_one_run_has_is_asked_of_the_other(tmp_path, capsys):
+    leave_flags(tmp_path / "a", [True, False], attack="apgd")
+    run = trained_folder(tmp_path / "b").path
+    assert main(["compare", str(tmp_path / "a"), str(run)]) == 2
+    said = capsys.readouterr().err
+    assert f"run bilateral evaluate {run} --attacks apgd --epsilon 8/255 first" in said
+    assert said.count("\n") == 1
 
 
 def test_other_data_are_refused(tmp_path):

@@ -8,13 +8,18 @@ import torch
 from torch import nn
 
 import bilateral
+from bilateral.attacks.table import attack_members
 from bilateral.cli import main
 from bilateral.errors import UserError
 from bilateral.evaluation.guards import NORMALISATIONS, guard
+from bilateral.evaluation.robustness import noise_keys, predictions, robust_flags
 from bilateral.models import build_model
 from bilateral.paper.recipes import recipe_named
 from bilateral.runs import RunFolder
 from bilateral.weights import write_weights
+
+SETTINGS = attack_members("square", 0.2)["square"]
+KEYS = noise_keys(torch.arange(50))
 
 
 class Wrapped(nn.Module):
@@ -135,7 +140,7 @@ def test_images_sorted_by_class_are_sampled_evenly():
     nn.init.zeros_(model[1].bias)
     images = torch.rand(1000, 3, 2, 2)
     found = guard(model, images, torch.arange(5).repeat_interleave(200), 8 / 255)
-    assert len(found) == 1 and "near chance" in found[0]
+    assert len(found) == 2 and "near chance" in found[1], "and its weights are zero"
 
 
 @pytest.mark.parametrize(("epsilon", "message"), [(8, "did you mean 8/255?"), (0, "outside")])
@@ -157,6 +162,84 @@ def test_a_budget_that_reaches_every_image(scene):
     found = guard(*scene, 0.5)
     assert len(found) == 1 and "plain grey" in found[0]
     assert guard(*scene, 127 / 255) == []
+
+
+def test_outputs_that_depend_on_the_batch(scene):
+    model, images, labels = scene
+    centred = Wrapped(model, after=lambda logits: logits - 0.5 * logits.mean(0)).eval()
+    found = guard(centred, images, labels, 8 / 255)
+    assert any("other images of a batch" in message for message in found)
+    norm = nn.Sequential(nn.BatchNorm2d(3, track_running_stats=False), model).eval()
+    found = guard(norm, images, labels, 8 / 255)
+    assert any("other images of a batch" in message for message in found)
+    assert guard(*scene, 8 / 255) == []
+
+
+@pytest.mark.parametrize(
+    ("changes", "told"),
+    [
+        ({"after": lambda logits: 1e4 * logits}, True),
+        ({"before": lambda images: (images * 16).round() / 16}, True),
+        ({"before": lambda images: torch.where(images > 2, 0.0, images)}, False),
+    ],
+    ids=["saturated", "quantised", "innocent"],
+)
+def test_gradients_of_zero_are_told(scene, changes, told):
+    model, images, labels = scene
+    found = guard(Wrapped(model, **changes).eval(), images, labels, 8 / 255)
+    assert [message.startswith("gradients are zero or NaN on") for message in found] == (
+        [True] if told else []
+    )
+
+
+def test_a_model_without_gradient_is_attacked_without(scene):
+    """Attacks by gradient refuse it in a line, square does not need one."""
+    model, images, labels = scene
+    hidden = Wrapped(model, before=torch.Tensor.detach).eval()
+    for attack in ("pgd5", "apgd-ce", "apgd-t", "fab-t", "deepfool-l2"):
+        with (
+            pytest.warns(UserWarning, match="no gradient to the images"),
+            pytest.raises(UserError, match="no gradient to the images"),
+        ):
+            bilateral.evaluate(hidden, images[:10], labels[:10], attack)
+    with pytest.warns(UserWarning, match="no gradient to the images"):
+        found = bilateral.evaluate(hidden, images[:10], labels[:10], "square", epsilon=0.3)
+    assert found.worst_case_accuracy < 1
+
+
+def test_outputs_that_depend_on_being_differentiated(scene):
+    model, images, labels = scene
+    aware = Wrapped(
+        model, after=lambda logits: logits.roll(1, 1) if torch.is_grad_enabled() else logits
+    ).eval()
+    found = guard(aware, images, labels, 8 / 255)
+    assert len(found) == 1 and "when gradients are asked for" in found[0]
+
+
+def test_outputs_that_depend_on_the_place_in_a_batch(scene):
+    model, images, labels = scene
+
+    def noisy(logits):
+        return logits + torch.randn(logits.shape, generator=torch.Generator().manual_seed(0))
+
+    found = guard(Wrapped(model, after=noisy).eval(), images, labels, 8 / 255)
+    assert len(found) == 1 and "other images of a batch" in found[0]
+
+
+def test_a_model_that_changes_its_input_is_refused_and_judged_rightly(scene):
+    """What an attack found must be what is judged: else nothing ever fools."""
+    model, images, labels = scene
+    rewriting = Wrapped(model, before=lambda given: given.mul_(2).mul_(0.5).clamp_(0.4, 0.6)).eval()
+    with pytest.raises(UserError, match="changes its input in place"):
+        bilateral.evaluate(rewriting, images, labels, "square")
+    before = images.clone()
+    rewritten = predictions(rewriting, images)
+    assert torch.equal(images, before)
+    plain = Wrapped(model, before=lambda given: given.clamp(0.4, 0.6)).eval()
+    found, expected = (
+        robust_flags(one, images[:50], rewritten[:50], SETTINGS, KEYS) for one in (rewriting, plain)
+    )
+    assert torch.equal(found.robust, expected.robust) and not bool(found.robust.all())
 
 
 def test_the_library_warns_and_refuses(scene):

@@ -2,10 +2,12 @@
 
 import pytest
 import torch
+from torch import nn
 
 import bilateral
+from bilateral.attacks.table import attack_members
 from bilateral.errors import UserError
-from bilateral.evaluation.robustness import weights_digest
+from bilateral.evaluation.robustness import noise_keys, robust_flags, weights_digest
 from bilateral.results import wilson_interval
 
 
@@ -100,3 +102,49 @@ def test_digest_follows_the_weights(linear):
     with torch.no_grad():
         linear.head.bias[0] += 1e-6
     assert weights_digest(linear) != before
+
+
+class Unsure(nn.Module):
+    """NaN for its best class on all that is not a clean image of 17 grey levels."""
+
+    def __init__(self, model):
+        super().__init__()
+        self.model = model
+
+    def forward(self, images):
+        logits = self.model(images)
+        rough = ((images * 16 - (images * 16).round()).abs() > 1e-3).flatten(1).any(1)
+        best = nn.functional.one_hot(logits.argmax(1), logits.shape[1]).bool()
+        return logits.masked_fill(best & rough[:, None], torch.nan)
+
+
+def test_nan_is_no_right_answer(linear):
+    images = torch.randint(17, (40, 3, 6, 6), generator=torch.Generator().manual_seed(0)) / 16
+    labels = linear(images).argmax(1)
+    keys = noise_keys(torch.arange(40))
+    settings = attack_members("fgsm-rs", 8 / 255)["fgsm-rs"]
+    found = robust_flags(Unsure(linear.eval()), images, labels, settings, keys)
+    assert not bool(found.robust.any())
+    assert not bool((found.predictions == labels).any())
+
+
+def test_somebodys_attack_cannot_change_the_labels_it_is_judged_by(linear, tmp_path):
+    (tmp_path / "own.py").write_text(
+        "def plain(model, images, labels, epsilon):\n    return images\n"
+        "def sly(model, images, labels, epsilon):\n    labels += 1\n    labels %= 5\n"
+        "    return images\n"
+    )
+    images = torch.rand(40, 3, 6, 6, generator=torch.Generator().manual_seed(0))
+    labels = linear(images).argmax(1)
+    for name in ("plain", "sly"):
+        found = bilateral.evaluate(linear.eval(), images, labels, f"{tmp_path}/own.py:{name}")
+        assert found.worst_case_accuracy == 1
+
+
+def test_images_of_other_kinds_are_judged_as_float32(linear):
+    images = torch.rand(40, 3, 6, 6, generator=torch.Generator().manual_seed(0))
+    labels = linear(images).argmax(1)
+    expected = bilateral.evaluate(linear.eval(), images, labels, "pgd5")
+    for given in (images.double(), images.clone().requires_grad_()):
+        found = bilateral.evaluate(linear.eval(), given, labels, "pgd5")
+        assert found.attacks["pgd5"].robust == expected.attacks["pgd5"].robust

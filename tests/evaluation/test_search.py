@@ -147,3 +147,42 @@ def test_flags_in_bfloat16_agree_with_float32():
     ]
     assert 0.1 < float(flags[0].float().mean()) < 0.9
     assert int((flags[0] != flags[1]).sum()) <= 2
+
+
+class Stem(nn.Module):
+    """A convolution that feeds a batch norm and what follows: it must not be folded."""
+
+    def __init__(self, scale):
+        super().__init__()
+        torch.manual_seed(0)
+        self.convolution, self.norm = nn.Conv2d(1, 4, 3), nn.BatchNorm2d(4)
+        self.norm.running_var.fill_(0.04)
+        self.head, self.scale = nn.Linear(4, 10), scale
+
+    def forward(self, images):
+        features = self.convolution(images)
+        return self.scale * self.head((features + self.norm(features)).mean((2, 3)))
+
+
+@pytest.mark.parametrize("scale", [1.0, 1e-5, 1e-12])
+def test_small_logits_do_not_hide_a_wrong_fold(scale):
+    model, images = Stem(scale).eval(), torch.rand(6, 1, 8, 8)
+    found = prepare_search(model, images).model
+    torch.testing.assert_close(found(images), model(images), rtol=1e-4, atol=1e-4 * scale)
+
+
+def test_a_copy_of_its_own_making_is_not_searched():
+    class Odd(Stem):
+        def __deepcopy__(self, memory):
+            return Stem(2.0)
+
+    model = Odd(1.0).eval()
+    assert prepare_search(model, torch.rand(6, 1, 8, 8)).model is model
+
+
+def test_weights_that_are_computed_from_others_are_not_folded():
+    layer = nn.utils.parametrizations.weight_norm(nn.Conv2d(1, 4, 3))
+    model = nn.Sequential(layer, nn.BatchNorm2d(4), nn.Flatten(), nn.Linear(144, 10)).eval()
+    images = torch.rand(6, 1, 8, 8)
+    found = prepare_search(model, images).model
+    torch.testing.assert_close(found(images), model(images), rtol=1e-4, atol=1e-4)

@@ -280,7 +280,7 @@ def test_the_table_fits_a_terminal_whatever_the_runs_are_called(runs, monkeypatc
     found = json.loads(capsys.readouterr().out)
     assert main([*words, "--quiet"]) == 0
     first, second, empty, title, *lines = capsys.readouterr().out.splitlines()
-    assert (first, second, empty) == (f"A  {one}", f"B  {two}", "")
+    assert (first, second, empty) == (f"A  {two}", f"B  {one}", "")
     assert title == "at 40/255 on digits: 50 images"
     assert [line.split()[0] for line in lines[1:]] == [
         "clean",
@@ -290,14 +290,34 @@ def test_the_table_fits_a_terminal_whatever_the_runs_are_called(runs, monkeypatc
         "pgd20",
         "*",
     ]
-    assert lines[0].split() == ["accuracy", "(%)", "B", "A"] and lines[-1].startswith("* white-box")
-    for attack, source, name, line in (("fgsm", "A", one, lines[2]), ("pgd20", "B", two, lines[5])):
+    assert lines[0].split() == ["accuracy", "(%)", "A", "B"] and lines[-1].startswith("* white-box")
+    for attack, source, name, line in (("fgsm", "B", one, lines[2]), ("pgd20", "A", two, lines[5])):
         cells = [
             f"{100 * found['attacks'][attack][name][target]:.1f}" + "*" * (target == name)
             for target in (two, one)
         ]
         assert line.split() == [attack, "from", source, *cells]
     assert max(map(len, [title, *lines])) <= 80
+
+
+def test_where_it_went_and_what_it_replaced_is_told(runs, tmp_path, monkeypatch, capsys):
+    monkeypatch.chdir(tmp_path)
+    one, two = (f"{runs}/digits-{name}/seed0" for name in ("undefended", "r-mc-la"))
+    place = "evaluations/transfer/transfer.json"
+
+    def said(source, target, *words):
+        names = ["--sources", source, "--targets", target]
+        few = ["--images", "10", "--attacks", "fgsm"]
+        assert main(["transfer", *names, *few, *words]) == 0
+        return capsys.readouterr().err.splitlines()
+
+    assert said(one, two)[-1] == f"written to {place}"
+    assert said(two, one, "--quiet") == said(two, one, "--json", "--quiet") == [], "the same models"
+    assert f"written to {place}" not in said(two, one, "--json")
+    (warning,) = said(two, two, "--quiet")
+    assert f"{place} was of other models ({two}, {one}) and is replaced" in warning
+    (tmp_path / place).write_text("{")
+    assert said(one, two, "--quiet") == [], "there was nothing to lose"
 
 
 def without_seconds(text):

@@ -223,6 +223,18 @@ def test_without_autoattack_the_figures_are_upper_bounds_by_weaker_attacks():
     assert "Nothing is claimed" in nothing and "Threat model" not in nothing
 
 
+def test_that_autoattack_is_missing_is_said_once():
+    few = entry("pgd20").model_copy(update={"images": 5})
+    evaluations = (entry("pgd20"), few, entry("pgd20", epsilon_text="4/255"), entry())
+    said = [line for line in limits(Evidence(Run(), evaluations=evaluations)) if "half" in line]
+    assert said == [
+        "AutoAttack was not run at 8/255 on 10 images of digits, nor at 8/255 on 5 images of "
+        "digits, nor at 4/255 on 10 images of digits: the figures are upper bounds by weaker "
+        "attacks, and models that looked robust under such attacks have lost half of that accuracy "
+        "under AutoAttack."
+    ]
+
+
 def test_the_verdict_comes_with_its_reasons():
     run = Run(model="small-cnn")
     reasons = ["gradient-alignment 0.1 (limit 0.5): steps lead nowhere", "second <b>"]

@@ -30,7 +30,7 @@ from bilateral.data.readers_pickle import read_batch
 from bilateral.errors import UserError
 from bilateral.evaluation.target import trained_model
 from bilateral.models import build_model
-from bilateral.models.external import source_digest
+from bilateral.models.own_code import source_digest
 from bilateral.paper.pages import read_rows
 from bilateral.results import AttackFile
 from bilateral.runs import RunFolder

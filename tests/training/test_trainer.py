@@ -187,6 +187,8 @@ def test_few_updates_are_told_of_a_new_network_on_somebodys_pictures():
         (own, 30, True),
     ):
         assert any("updates in all" in said for said in remarks(run, 10, images)) == told
+    (said,) = [one for one in remarks(own.with_fields(epochs=1), 10, 30) if "in all" in one]
+    assert said.startswith("1 update in all: ")
 
 
 def test_weights_that_may_know_the_held_out_images_are_told_of():
@@ -230,6 +232,30 @@ def test_a_model_that_does_not_take_the_images_is_refused(tmp_path):
         run = Run(model=f"{tmp_path}/own.py:{function}", data=Data(name="digits"), epochs=1)
         with pytest.raises(UserError, match=message):
             train(run, RunFolder(tmp_path / "run"), split_of(), CPU, QUIET)
+
+
+def test_a_model_that_ends_in_a_softmax_is_refused(digits, tmp_path):
+    """Its own softmax in the loss would flatten the gradients that it learns from."""
+    (tmp_path / "own.py").write_text(
+        "import torch\nfrom torch import nn\n"
+        "def sharp():\n    return nn.Sequential(nn.Flatten(), nn.Linear(64, 10), nn.Softmax(1))\n"
+        "class Sums(nn.Module):\n"
+        "    def __init__(self):\n"
+        "        super().__init__()\n        self.head = nn.Linear(64, 10)\n"
+        "    def forward(self, images):\n"
+        "        rows = self.head(images.flatten(1))\n"
+        "        return rows + (1 - rows.sum(1, keepdim=True)) / 10 {}\n"
+        "def logits():\n    return Sums()\n".format("+ 3 * images.mean((1, 2, 3))[:, None]")
+    )
+    fields = {"epochs": 1, "averaging": None, "check_epochs": 0}
+    sharp = TINY.with_fields(model=f"{tmp_path}/own.py:sharp", **fields)
+    with pytest.raises(
+        UserError, match=r"own\.py:sharp returns probabilities \(every row sums to 1"
+    ):
+        train(sharp, RunFolder(tmp_path / "run"), digits, CPU, QUIET)
+    assert not (tmp_path / "run").exists()
+    logits = TINY.with_fields(model=f"{tmp_path}/own.py:logits", **fields)
+    assert train(logits, RunFolder(tmp_path / "run"), digits, CPU, QUIET)
 
 
 def test_weights_to_start_from(digits, tmp_path):

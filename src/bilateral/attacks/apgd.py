@@ -208,7 +208,7 @@ def _evaluate(
             loss = losses.dlr_targeted(logits, search.labels, search.targets)
         if not differentiate:
             return logits, loss, search.gradient
-        (gradient,) = torch.autograd.grad(loss.sum(), current)
+        gradient = losses.image_gradient(loss, current)
         search.backwards += len(logits)
     return logits.detach(), loss.detach(), gradient
 

@@ -13,7 +13,7 @@ from torch import Tensor, nn
 
 from bilateral.attacks import ball
 from bilateral.attacks.ball import per_image
-from bilateral.attacks.losses import fools, margin
+from bilateral.attacks.losses import fools, image_gradient, margin
 from bilateral.attacks.outcome import Attacked
 from bilateral.attacks.rows import ROWS, Rows, best_rows, broken_rows, likeliest_wrong
 from bilateral.attacks.settings import FAB
@@ -172,7 +172,7 @@ def _boundary(model: nn.Module, walk: _Walk) -> tuple[Tensor, Tensor]:
     with torch.enable_grad():
         images = walk.current.detach().requires_grad_()
         value = margin(model(images).float(), walk.labels, walk.targets)
-        (gradient,) = torch.autograd.grad(value.sum(), images)
+        gradient = image_gradient(value, images)
     walk.forwards, walk.backwards = walk.forwards + len(value), walk.backwards + len(value)
     return value.detach(), gradient
 

@@ -115,7 +115,7 @@ def _one_start(
                     reference = first_logits = logits.detach()
                 targets = choose_targets(settings.target, reference, labels, keys, model)
             loss = attack_loss(logits, labels, targets, reference, settings)
-            (gradient,) = torch.autograd.grad(loss.sum(), current)
+            gradient = losses.image_gradient(loss, current)
         current = current.detach()
         forwards, backwards = forwards + len(labels), backwards + len(labels)
         if testing:

@@ -7,6 +7,8 @@ import torch
 from torch import Tensor
 from torch.nn import functional as F
 
+from bilateral.errors import UserError
+
 
 def largest_wrong(logits: Tensor, labels: Tensor) -> Tensor:
     """The largest logit of a wrong class."""
@@ -16,6 +18,23 @@ def largest_wrong(logits: Tensor, labels: Tensor) -> Tensor:
 def true_logit(logits: Tensor, labels: Tensor) -> Tensor:
     """The logit of the true class."""
     return logits.gather(1, labels[:, None]).squeeze(1)
+
+
+def image_gradient(loss: Tensor, images: Tensor, again: bool = False) -> Tensor:
+    """The gradient of each image's loss; UserError where the model gives none.
+
+    `again` keeps what is needed for another gradient of the same outputs.
+    """
+    gradient = None
+    if loss.requires_grad:
+        (gradient,) = torch.autograd.grad(loss.sum(), images, retain_graph=again, allow_unused=True)
+    if gradient is None:
+        raise UserError(
+            "the model's outputs have no gradient to the images (no_grad or detach in its "
+            "forward?): attacks by gradient measure nothing; square and spsa need none, and "
+            "diagnose says more"
+        )
+    return gradient
 
 
 def cross_entropy(logits: Tensor, labels: Tensor, targets: Tensor | None) -> Tensor:
@@ -28,9 +47,10 @@ def cross_entropy(logits: Tensor, labels: Tensor, targets: Tensor | None) -> Ten
 def fools(logits: Tensor, labels: Tensor, slack: float = 0.0) -> Tensor:
     """Which images are given a wrong class, by more than `slack` times their largest logit.
 
-    A search in low precision asks for more than a rounding error, so that what it finds holds.
+    A row with NaN is no answer, whatever `argmax` makes of it. A search in low precision asks for
+    more than a rounding error, so that what it finds holds.
     """
-    wrong = logits.argmax(1) != labels
+    wrong = (logits.argmax(1) != labels) | logits.isnan().any(1)
     if slack == 0:
         return wrong
     return wrong & (margin(logits, labels, None) > slack * logits.abs().amax(1))

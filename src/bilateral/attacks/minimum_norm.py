@@ -10,7 +10,7 @@ import torch
 from torch import Tensor, nn
 
 from bilateral.attacks.ball import per_image
-from bilateral.attacks.losses import margin
+from bilateral.attacks.losses import image_gradient, margin
 from bilateral.attacks.settings import CarliniWagner, DeepFool
 
 CROSSING = 1e-4
@@ -99,7 +99,7 @@ def _cw_at_constant(
             gap = margin(logits, labels, None)
             squared = (current - clean).square().flatten(1).sum(1)
             loss = squared + constants * (settings.confidence - gap).clamp_min(0)
-            (variable.grad,) = torch.autograd.grad(loss.sum(), variable)
+            variable.grad = image_gradient(loss, variable)
         optimiser.step()
         current = current.detach()
         length = _l2(current - clean)
@@ -165,7 +165,7 @@ def _to_nearest_boundary(
         for rank in range(candidates.shape[1]):
             gap = margin(logits, labels, candidates[:, rank])
             last = rank == candidates.shape[1] - 1
-            (gradient,) = torch.autograd.grad(gap.sum(), images, retain_graph=not last)
+            gradient = image_gradient(gap, images, again=not last)
             norm = _l2(gradient).clamp_min(1e-12)
             distance = gap.detach().abs() / norm + CROSSING
             scale = per_image(distance / norm, images)

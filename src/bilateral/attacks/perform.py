@@ -12,6 +12,7 @@ from bilateral.attacks.apgd import apgd
 from bilateral.attacks.ball import inside
 from bilateral.attacks.fab import fab
 from bilateral.attacks.gradient import gradient_attack
+from bilateral.attacks.losses import fools
 from bilateral.attacks.minimum_norm import cw_l2, deepfool_l2
 from bilateral.attacks.outcome import Attacked
 from bilateral.attacks.settings import (
@@ -97,7 +98,7 @@ def _own(model: nn.Module, images: Tensor, labels: Tensor, settings: OwnAttack) 
 
     hook = model.register_forward_hook(count)
     try:
-        tried = _loaded(settings)(model, images.clone(), labels, settings.epsilon)
+        tried = _loaded(settings)(model, images.clone(), labels.clone(), settings.epsilon)
     except Exception as error:  # whatever somebody's own attack raises
         reason = (str(error).splitlines() or [""])[0]
         raise UserError(f"{settings.target} failed: {type(error).__name__} {reason}") from None
@@ -115,5 +116,5 @@ def _own(model: nn.Module, images: Tensor, labels: Tensor, settings: OwnAttack) 
             stacklevel=2,
         )
     with torch.no_grad():
-        fooled = model(tried).argmax(1) != labels
+        fooled = fools(model(tried.clone()), labels)
     return Attacked(tried, fooled, passed + len(labels), 0)

@@ -24,7 +24,7 @@ from bilateral.attacks.settings import (
 )
 from bilateral.config import GradientAttack, Target
 from bilateral.errors import UserError, unknown
-from bilateral.models.external import source_digest
+from bilateral.models.own_code import source_digest
 
 Members = dict[str, AttackSettings]
 

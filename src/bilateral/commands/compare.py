@@ -1,5 +1,6 @@
 """`bilateral compare`: runs under the same attack on the same images, from their folders."""
 
+import sys
 from collections.abc import Sequence
 from pathlib import Path
 from typing import Annotated
@@ -12,7 +13,7 @@ from bilateral.budgets import fraction_text
 from bilateral.commands.printing import print_json
 from bilateral.config import config_digest
 from bilateral.errors import UserError
-from bilateral.evaluation.comparison import attacks_of, budgets_of, compare
+from bilateral.evaluation.comparison import budgets_of, compare, no_flags, strongest_shared
 from bilateral.runs import RunFolder, no_run
 from bilateral.tables import Format, narrow, paired_table, render
 
@@ -25,7 +26,7 @@ def command(words: Sequence[str]) -> None:
 def compare_runs(
     runs: Annotated[tuple[str, ...], tyro.conf.Positional, tyro.conf.arg(metavar="RUN...")],
     /,
-    attack: str = "autoattack",
+    attack: str | None = None,
     epsilon: str | None = None,
     json: bool = False,
     format: Format = "text",
@@ -37,7 +38,7 @@ def compare_runs(
 
     Args:
         runs: run folders.
-        attack: the attack whose flags are compared.
+        attack: the attack whose flags are compared; the strongest that all runs have by default.
         epsilon: its budget; needed only where the first run has flags at several.
         json: print the comparison as JSON.
         format: how the table is printed.
@@ -51,18 +52,19 @@ def compare_runs(
     if again := [run for place, run in enumerate(runs) if whole[place] in whole[:place]]:
         raise UserError(f"{again[0]} is named twice: a run does not differ from itself")
     size = budget("--epsilon", epsilon)
+    text = fraction_text(size) if size else None
+    if attack is None and (attack := strongest_shared(runs, text)) and not json:
+        taken = f"{attack} is the strongest attack that all have flags of (--attack names another)"
+        print(taken, file=sys.stderr)
+    if attack is None:  # then one of the runs lacks what another has
+        attack = next(filter(None, (strongest_shared([run], text) for run in runs)), "pgd20")
     known = budgets_of(RunFolder(Path(runs[0])), attack)
     if size is None and not known:
         attack_names(attack)  # an unknown one is no reason to run anything
-        there = attacks_of(RunFolder(Path(runs[0])))
-        has = f"it has {', '.join(there)}; " if there else ""
-        raise UserError(
-            f"{runs[0]} has no flags of {attack}: {has}run bilateral evaluate {runs[0]} "
-            f"--attacks {attack} first, or choose another --attack"
-        )
+        raise no_flags(runs, runs[0], attack)
     if size is None and len(known) > 1:
         raise UserError(f"{runs[0]} has {attack} at {', '.join(known)}: give --epsilon")
-    result = compare(runs, attack, fraction_text(size) if size else known[0])
+    result = compare(runs, attack, text or known[0])
     if json:
         print_json(result.model_dump(mode="json"))
         return

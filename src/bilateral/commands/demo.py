@@ -1,5 +1,6 @@
 """`bilateral demo`: the paper's method and an undefended twin on the digits."""
 
+import sys
 from collections.abc import Sequence
 from pathlib import Path
 
@@ -14,6 +15,7 @@ from bilateral.evaluation.diagnosis import Effort
 from bilateral.paper.recipes import recipe_named
 from bilateral.tables import comparison_table, percent, render
 
+RUNS = ("digits-undefended", "digits-r-mc-la")
 EFFORT = Effort(apgd_steps=20, queries=300, restarts=3, binarization_images=10)
 """Of the checks: enough for a page to look at within the demo's minute."""
 
@@ -35,8 +37,10 @@ def command(words: Sequence[str]) -> None:
             json: print both evaluations as JSON.
         """
         entries, diagnosed, folders = {}, {}, []
-        for name in ("digits-undefended", "digits-r-mc-la"):
+        for number, name in enumerate(RUNS, start=1):
             run = recipe_named(name)
+            if not quiet:
+                print(f"training {name} ({number} of {len(RUNS)})", file=sys.stderr, flush=True)
             trained = train_run(run, Path(out) / name, device, quiet)
             options = Options(
                 trained["folder"], attacks="fgsm,pgd20,pgd20-cw", device=device, quiet=quiet

@@ -108,7 +108,7 @@ def diagnose_target(options: Options) -> Diagnosis:
             effort=options.effort,
             progress=shown,
         )
-        result.config_digest = found.config_digest
+        result.config_digest, result.code_digest = found.config_digest, found.code_digest
         write(found.folder, result)
     return result
 

@@ -2,6 +2,7 @@
 
 import sys
 from collections.abc import Mapping, Sequence
+from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING
@@ -113,10 +114,25 @@ def transfer_runs(options: Options) -> "Transfer":
             warn=print_warning,
             force=options.force,
         )
-        write_json(
-            Path(options.out) / "transfer.json", found.model_dump(mode="json", by_alias=True)
-        )
+        path = Path(options.out) / "transfer.json"
+        replaced = _other_models(path, found)
+        write_json(path, found.model_dump(mode="json", by_alias=True))
+    if replaced:
+        print_warning(f"{path} was of other models ({replaced}) and is replaced: --out keeps both")
+    if not options.json:
+        console.print(f"written to {path}")
     return found
+
+
+def _other_models(path: Path, found: "Transfer") -> str:
+    """The models of the matrix that lies there, where they are not the same; none if damaged."""
+    from bilateral.reading import read_record
+
+    with suppress(UserError, OSError):
+        before = read_record(path, type(found)).weights_digests
+        if set(before.values()) != set(found.weights_digests.values()):
+            return ", ".join(before)
+    return ""
 
 
 def _identity(name: str) -> str:
@@ -127,7 +143,7 @@ def _identity(name: str) -> str:
 def _text(found: "Transfer") -> str:
     """The matrix for a terminal: models by letters, which stand above it."""
     sources = [source for matrix in found.attacks.values() for source in matrix]
-    names = lettered([*sources, *found.clean])
+    names = lettered([*found.clean, *sources])  # as they are read: columns, then rows
     title = f"at {found.epsilon_text} on {found.data}: {found.images:,} images"
     parts = [*(f"{letter}  {name}" for name, letter in names.items()), "", title]
     parts.append(render(_table(found, names, "*", " ")))

@@ -90,16 +90,18 @@ def verify_file(options: Options) -> "Verification":
 
 def _table(found: "Verification") -> Table:
     claimed = "" if found.claimed_accuracy is None else percent(found.claimed_accuracy)
+    more = found.claimed_images > found.images
+    of_all = f" of the {found.claimed_images} that have flags" if more else ""
     head = [f"{found.attack} at {found.epsilon_text}", "found"]
     rows = [
-        ["images", str(found.images)],
+        ["images", f"{found.images}{of_all}"],
         ["in the ball", str(found.in_ball)],
         ["in [0, 1]", str(found.in_range)],
         ["finite", str(found.finite)],
         ["fooled", str(found.fooled)],
         ["robust accuracy confirmed (%)", percent(found.robust_accuracy)],
         ["robust accuracy claimed (%)", claimed],
-        ["claim holds", "yes" if found.claim_holds else "no"],
+        ["claim holds", {True: "yes", False: "no", None: "nothing is claimed"}[found.claim_holds]],
     ]
     return head, rows
 

@@ -5,6 +5,7 @@ import math
 import os
 from collections.abc import Sequence
 from concurrent.futures import ThreadPoolExecutor
+from contextlib import suppress
 from dataclasses import dataclass, replace
 from functools import cache, cached_property
 from pathlib import Path
@@ -14,11 +15,13 @@ import numpy as np
 import numpy.typing as npt
 
 from bilateral.data.datasets_entry import Bytes, Index
-from bilateral.data.pictures import read_picture
+from bilateral.data.pictures import PictureError, read_picture
 from bilateral.errors import UserError
 
 LARGEST = 2**20
 """Pixels of an image that is not resized: a batch of them is in memory at once."""
+NAMED = 10
+"""Pictures that cannot be read are named up to this many, then counted."""
 THREADS = 8
 """Pillow decodes without Python's lock, so a few threads are enough for evaluation."""
 
@@ -33,6 +36,14 @@ def cores() -> int:
 @cache
 def _threads() -> ThreadPoolExecutor:
     return ThreadPoolExecutor(min(THREADS, cores()), thread_name_prefix="decode")
+
+
+def _first_shape(root: Path, names: Sequence[str]) -> tuple[int, ...]:
+    """The shape of the first picture that can be read: those that cannot are named together."""
+    for name in names:
+        with suppress(PictureError):
+            return read_picture(root / name, None).shape
+    return read_picture(root / names[0], None).shape
 
 
 @dataclass(frozen=True, eq=False)
@@ -53,7 +64,7 @@ class Photographs:
         encoded = np.array([os.fsencode(name) for name in names], dtype=np.bytes_)
         if image_size is not None:
             return cls(root, encoded, image_size, (len(names), image_size, image_size, 3))
-        shape = read_picture(root / names[0], None).shape
+        shape = _first_shape(root, names)
         if math.prod(shape[:2]) > LARGEST:
             size = f"{shape[1]}x{shape[0]} pixels"
             raise UserError(
@@ -75,12 +86,25 @@ class Photographs:
             return self.picture(int(numbers))
         pixels = np.empty((len(numbers), *self.shape[1:]), dtype=np.uint8)
 
-        def fill(place: int) -> None:
-            pixels[place] = self.picture(int(numbers[place]))
+        def fill(place: int) -> PictureError | None:
+            try:
+                pixels[place] = self.picture(int(numbers[place]))
+            except PictureError as error:
+                return error
+            return None
 
-        for _ in _threads().map(fill, range(len(numbers))):
-            pass
+        said = zip(numbers.tolist(), _threads().map(fill, range(len(numbers))), strict=True)
+        if faults := {number: fault for number, fault in said if fault is not None}:
+            raise self._refusal(faults)
         return pixels
+
+    def _refusal(self, faults: dict[int, PictureError]) -> PictureError:
+        """All that cannot be read in one line: found one by one they would take a run each."""
+        (_, first), *others = faults.items()
+        names = [str(self.file(number).relative_to(self.root)) for number, _ in others]
+        more = f" and {len(faults) - NAMED:,} more" if len(faults) > NAMED else ""
+        listed = ", ".join(names[: NAMED - 1]) + more
+        return PictureError(f"{first}; nor can these be used: {listed}") if others else first
 
     def subset(self, numbers: npt.NDArray[np.int64]) -> Self:
         """Some of the photographs, none of them decoded."""

@@ -33,6 +33,10 @@ DRAFT = 2
 """A JPEG is decoded at a fraction of its size that is still so many times the size needed."""
 
 
+class PictureError(UserError):
+    """A file that is no picture for this package."""
+
+
 def read_picture(file: Path, image_size: int | None) -> Bytes:
     """uint8 (H, W, 3); with `image_size` the shorter side is resized to it, the centre cropped."""
     needed = None if image_size is None else DRAFT * image_size
@@ -73,12 +77,12 @@ def _decode(file: Path, needed: int | None) -> tuple[Image.Image, tuple[int, int
                 picture = image.convert("RGB")
     except UnidentifiedImageError:
         known = ", ".join(sorted(set(FORMATS.values())))
-        raise UserError(f"{file} is not a readable image: none of {known}") from None
+        raise PictureError(f"{file} is not a readable image: none of {known}") from None
     except Exception as error:  # a damaged image makes Pillow raise nearly anything
         reason = str(error) or type(error).__name__
-        raise UserError(f"{file} is not a readable image: {reason}") from None
+        raise PictureError(f"{file} is not a readable image: {reason}") from None
     if mode[0] in "IF":
-        raise UserError(f"{file} has mode {mode}: 8 bits a channel expected")
+        raise PictureError(f"{file} has mode {mode}: 8 bits a channel expected")
     return picture, size
 
 

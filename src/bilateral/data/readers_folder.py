@@ -1,7 +1,7 @@
 """Somebody's own images: a folder of class folders, in memory or, where they are many, streamed.
 
-`PATH/<class>/*` is one set, of which a tenth of each class is held out by the names of its files;
-`PATH/train/` and `PATH/val/` (or `test/`) of class folders are used as they are.
+`PATH/<class>/*` is one set, of which a tenth of each class is held out by the names of class and
+file; `PATH/train/` and `PATH/val/` (or `test/`) of class folders are used as they are.
 """
 
 from hashlib import sha256
@@ -94,10 +94,10 @@ def location(name: str) -> str:
 def same_test_pictures(folder: RunFolder, name: str) -> None:
     """Refuse a run whose folder had other pictures for test when it was trained."""
     kind, _, path = name.partition(":")
-    if kind == "folder" and folder.split_by_seed and not has_test_set(Path(path)):
+    if kind == "folder" and folder.former_split and not has_test_set(Path(path)):
         raise UserError(
-            f"{folder.path} was trained when a seed chose the pictures for test in {name}; what "
-            "is for test now was trained on: train again under another --name"
+            f"{folder.path} was trained when {folder.former_split} chose the pictures for test in "
+            f"{name}; what is for test now was trained on: train again under another --name"
         )
 
 
@@ -134,10 +134,12 @@ def _hold_out(files: dict[str, list[str]], split: SplitName) -> dict[str, list[s
 
 
 def _place(image: str) -> float:
-    """A number in [0, 1) that follows from a file's name alone.
+    """A number in [0, 1) that follows from a file's class and name alone.
 
     It is the same for every run, so none is trained on what judges another, and stays when others
     are added: a tenth by count would move pictures from one side to the other then. Only the one
-    picture that is for test where a small class has none below a tenth may change.
+    picture that is for test where a small class has none below a tenth may change. Without the
+    class, all classes of 000.png, 001.png and so on would share one draw.
     """
-    return int.from_bytes(sha256(fsencode(Path(image).name)).digest()[:6]) / 2**48
+    named = "/".join(Path(image).parts[-2:])
+    return int.from_bytes(sha256(fsencode(named)).digest()[:6]) / 2**48

@@ -6,6 +6,7 @@ Of several processes each attacks its share of every batch; all know all flags, 
 """
 
 from collections.abc import Callable, Container, Iterator, Sequence
+from contextlib import suppress
 from pathlib import Path
 from typing import Any
 
@@ -189,6 +190,18 @@ class Campaign:
         file.compile()
         return file
 
+    def found_before(self, name: str) -> Iterator[AttackFile]:
+        """What earlier calls found on this model, by an attack that may be another one now.
+
+        What it broke stays broken, also when somebody's own attack was changed or is gone.
+        """
+        path = self.target.folder.attack(name, self.common["epsilon_text"])
+        if stored := self._stored(path, any_precision=True):
+            stored.compile()
+            yield stored
+        with suppress(UserError):
+            yield self.attack_file(name, any_precision=True)
+
     def _stored(self, path: Path, any_precision: bool) -> AttackFile | None:
         """What an earlier evaluation left, if it is of the same weights and data."""
         if not path.exists():
@@ -226,10 +239,11 @@ class Campaign:
             flags = file.members[member]
             known = dict(zip(flags.images, flags.robust, strict=True))
             if adversarial is not None:  # an image whose perturbation was not kept is done again
+                to_show = set(left.tolist())
                 known = {
                     number: flag
                     for number, flag in known.items()
-                    if adversarial.shows(number, flag, member)
+                    if number not in to_show or adversarial.shows(number, flag, member)
                 }
                 flags.keep(known)
             # The gallery's come first, so that it is whole after the first batch, and stays so
@@ -332,12 +346,10 @@ def _record(
 
     if earlier := stored.find(entry(summaries)):
         for name in earlier.attacks.keys() - summaries.keys():
-            try:
-                file = campaign.attack_file(name, any_precision=True)
-            except UserError:  # an attack of the user's own that is gone must not cost this result
-                continue
-            if set(numbers) <= file.settled().keys():
-                summaries[name] = summarise_members(file.members, numbers)
+            for file in campaign.found_before(name):
+                if set(numbers) <= file.settled().keys():
+                    summaries[name] = summarise_members(file.members, numbers)
+                    break
         summaries = {
             name: summaries[name] for name in earlier.attacks | summaries if name in summaries
         }

@@ -139,6 +139,7 @@ class Diagnosis(Record):
     effort: Effort
     seconds: float
     weights_digest: str
+    code_digest: str = ""
     config_digest: str = ""
     versions: dict[str, str]
 

@@ -8,7 +8,9 @@ from collections.abc import Iterator
 
 import torch
 from torch import Tensor, nn
+from torch.nn import functional as F
 
+from bilateral.attacks.losses import image_gradient
 from bilateral.attacks.untouched import untouched
 from bilateral.budgets import parse_budget
 from bilateral.errors import UserError
@@ -19,6 +21,10 @@ SAMPLE = 128
 """So many images, evenly spread over those given, are looked at."""
 REPEATED = 32
 """Of which so many pass twice, to see whether the outputs change."""
+ALONE = 4
+"""And so many by themselves, to see whether the others matter."""
+STILL = 0.05
+"""The share of images without a gradient that `diagnose` allows as well."""
 FEWEST = 50
 """On fewer images than this an accuracy is only told from guessing by its interval."""
 GAIN = 0.2
@@ -61,15 +67,18 @@ def guard(
     device = next(iter(model.parameters()), images).device
     images, labels = images[places.to(images.device)], labels[places.to(labels.device)]
     images, labels = images.to(device), labels.to(device)
-    outputs = _outputs(model, images)
-    refusals = list(_refusals(outputs))
+    given = images.clone()
+    outputs = _outputs(model, given)
+    refusals = list(_refusals(outputs, changed=not torch.equal(given, images)))
     if refusals and not force:
         raise UserError(f"{refusals[0]}, or force the evaluation (--force, force=True)")
+    random = list(_randomness(model, images, outputs))
     return [
         *refusals,
         *_mode(model),
         *_budget(epsilon),
-        *_randomness(model, images, outputs),
+        *(random or _company(model, images, outputs)),
+        *_gradients(model, images, labels, None if random else outputs),
         *_accuracy(model, images, labels, outputs),
         *(_guessing(labels, outputs) if few else ()),
     ]
@@ -82,8 +91,13 @@ def _outputs(model: nn.Module, images: Tensor) -> Tensor:
         return outputs.float()
 
 
-def _refusals(outputs: Tensor) -> Iterator[str]:
-    if bool(outputs.isnan().any()):
+def _refusals(outputs: Tensor, changed: bool) -> Iterator[str]:
+    if changed:
+        yield (
+            "the model changes its input in place: the images that attacks find would be others "
+            "when they are judged; let it compute on a copy"
+        )
+    elif bool(outputs.isnan().any()):
         yield "the model gives NaN on clean images; mend it first"
     elif bool((outputs >= 0).all()) and bool(((outputs.sum(1) - 1).abs() < 1e-3).all()):
         yield (
@@ -124,6 +138,46 @@ def _randomness(model: nn.Module, images: Tensor, outputs: Tensor) -> Iterator[s
         )
 
 
+def _company(model: nn.Module, images: Tensor, outputs: Tensor) -> Iterator[str]:
+    """Whether an image gives the same alone, among others, and in another order of them."""
+    turned = _outputs(model, images.flip(0)).flip(0)
+    alone = torch.cat(
+        [_outputs(model, images[place : place + 1]) for place in range(min(ALONE, len(images)))]
+    )
+    if _differ(alone, outputs[: len(alone)]) or _differ(turned, outputs):
+        yield (
+            "outputs depend on the other images of a batch: accuracies change with --batch-size, "
+            "and an attack on one image moves others"
+        )
+
+
+def _gradients(
+    model: nn.Module, images: Tensor, labels: Tensor, outputs: Tensor | None
+) -> Iterator[str]:
+    """Images at which the cross-entropy has no gradient at all: attacks stand still there."""
+    inputs = images.detach().clone().requires_grad_()
+    with untouched(model), torch.enable_grad(), exact_float32():
+        logits = model(inputs.clone()).float()  # of a copy: it may be changed in place
+        loss = F.cross_entropy(logits, labels, reduction="none")
+        try:
+            gradient = image_gradient(loss, inputs)
+        except UserError as error:  # what needs one refuses; square and spsa need none
+            yield str(error)
+            return
+    if outputs is not None and _differ(logits.detach(), outputs):
+        yield (
+            "outputs are others when gradients are asked for: attacks see another model than the "
+            "one that is judged"
+        )
+    still = gradient.flatten(1).nan_to_num(0.0).abs().amax(1) == 0
+    share = float(still.float().mean())
+    if share > STILL:
+        yield (
+            f"gradients are zero or NaN on {100 * share:.0f} % of {len(labels)} images: attacks "
+            "by cross-entropy stand still there; run diagnose before believing the number"
+        )
+
+
 def _accuracy(model: nn.Module, images: Tensor, labels: Tensor, outputs: Tensor) -> Iterator[str]:
     """Clean accuracy near chance, and whether another range of the input explains it."""
     if len(labels) < FEWEST:
@@ -160,6 +214,11 @@ def _guessing(labels: Tensor, outputs: Tensor) -> Iterator[str]:
             f"clean accuracy is {100 * right / len(labels):.1f} % on {len(labels)} images: "
             f"guessing among {classes} classes cannot be told from it; use more images"
         )
+
+
+def _differ(one: Tensor, other: Tensor) -> bool:
+    """By more than rounding, which depends on the size of a batch too."""
+    return float((one - other).abs().max()) > 1e-2 * float(other.abs().max())
 
 
 def _share_right(outputs: Tensor, labels: Tensor) -> float:

@@ -16,6 +16,7 @@ from torch import Tensor, nn
 
 from bilateral.attacks.ball import inside
 from bilateral.attacks.inputs import check_batch, check_images
+from bilateral.attacks.losses import fools
 from bilateral.attacks.perform import perform
 from bilateral.attacks.settings import AttackSettings, CarliniWagner, DeepFool
 from bilateral.attacks.table import attack_members, attack_names
@@ -56,13 +57,19 @@ def noise_keys(numbers: Tensor, seed: int = 0) -> Tensor:
 
 def predictions(model: nn.Module, images: Tensor) -> Tensor:
     """The classes that the float32 model sees."""
-    return float32_logits(model, images).argmax(1)
+    return _classes(float32_logits(model, images))
+
+
+def _classes(logits: Tensor) -> Tensor:
+    """The largest logit of each row; one that is NaN is none."""
+    return logits.nan_to_num(-torch.inf, torch.inf, -torch.inf).argmax(1)
 
 
 def float32_logits(model: nn.Module, images: Tensor) -> Tensor:
     """What the model itself makes of images, in eval mode."""
     with untouched(model), torch.no_grad(), exact_float32():
-        logits: Tensor = model(images)
+        # A copy: a model that scales its input in place would change what is judged afterwards.
+        logits: Tensor = model(images.clone())
         return logits
 
 
@@ -86,8 +93,8 @@ def robust_flags(
     if epsilon is None:
         assert not isinstance(settings, CarliniWagner | DeepFool)
         epsilon = settings.epsilon
-    seen = predictions(model, images)
-    robust = seen == labels
+    logits = float32_logits(model, images)
+    seen, robust = _classes(logits), ~fools(logits, labels)
     distances = torch.where(robust, torch.inf, 0.0)
     forwards, backwards = len(labels), 0
     tried = images.clone()
@@ -102,8 +109,8 @@ def robust_flags(
         clean, truth = images[todo], labels[todo]
         with untouched(stage.model), exact_float32(), autocast(images.device, stage.bfloat16):
             found = perform(stage.model, clean, truth, settings, keys[todo], stage.slack)
-        taken_for = predictions(model, found.images)
-        wrong = taken_for != truth
+        logits = float32_logits(model, found.images)
+        taken_for, wrong = _classes(logits), fools(logits, truth)
         broken = wrong & inside(found.images, clean, epsilon)
         forwards += found.forwards + len(truth)
         backwards += found.backwards
@@ -123,7 +130,8 @@ def in_memory(model: nn.Module, images: Tensor, labels: Tensor) -> tuple[Tensor,
         raise UserError(f"the model must be a torch.nn.Module, not {type(model).__name__}")
     check_batch(images, labels)
     device = next(iter(model.parameters()), images).device
-    return images.to(device), labels.to(device).long()  # torch gathers by int64 alone
+    # torch gathers by int64 alone; what is within the budget is asked of float32 images.
+    return images.detach().to(device).float(), labels.to(device).long()
 
 
 def check_inputs(model: nn.Module, images: Tensor, labels: Tensor) -> int:

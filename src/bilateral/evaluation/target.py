@@ -1,21 +1,27 @@
 """What is evaluated: a run folder's model, or what somebody's own function returns."""
 
+import hashlib
 from dataclasses import dataclass
 from pathlib import Path
 
 import torch
-from torch import nn
+from torch import Tensor, nn
 
 from bilateral.budgets import usual_budget
 from bilateral.config import Labels, Run, config_digest
 from bilateral.data.datasets import Split, load
+from bilateral.data.device_images import DeviceImages
 from bilateral.data.readers_folder import location, same_test_pictures
 from bilateral.errors import UserError
+from bilateral.evaluation.robustness import predictions
 from bilateral.models import build_model
-from bilateral.models.external import source_digest
+from bilateral.models.own_code import source_digest
 from bilateral.runs import RunFolder, no_model, safe_name
 from bilateral.runtime import place
 from bilateral.weights import check_network, read_about, read_weights
+
+ANSWERS = 64
+"""Images that a model from outside answers before its figures are taken for those of another."""
 
 
 @dataclass(frozen=True)
@@ -76,7 +82,7 @@ def find_target(
             RunFolder(Path(out)) if out else results,
             chosen,
             split,
-            _code_digest(run.model),
+            code_digest(run.model, model),
             run.labels,
             config_digest(run),
             run.data.name,
@@ -92,7 +98,10 @@ def find_target(
     height, width, channels = split.pixels.shape[1:]
     model = build_model(name, len(split.classes), channels, (height, width))
     results = RunFolder(Path(out) if out else Path("evaluations") / safe_name(name))
-    return Target(name, place(model, device), results, data, split, _code_digest(name))
+    digest = code_digest(name, model)
+    model = place(model, device)
+    digest += _answers(model, DeviceImages(split, device))
+    return Target(name, model, results, data, split, digest)
 
 
 def _same_classes(folder: RunFolder, split: Split, data: str) -> None:
@@ -114,10 +123,46 @@ def _same_classes(folder: RunFolder, split: Split, data: str) -> None:
     )
 
 
-def _code_digest(model: str) -> str:
-    """The source of somebody's own model: its forward can change while its weights do not."""
-    own = ":" in model and not model.startswith("timm:")
-    return source_digest(model) if own else ""
+def code_digest(name: str, model: nn.Module) -> str:
+    """What somebody's own model computes beside its weights: its source, and plain attributes.
+
+    Its forward can change while its weights do not. Empty for the networks of this package.
+    """
+    if ":" not in name or name.startswith("timm:"):
+        return ""
+    lines = [source_digest(name)]
+    for path, module in model.named_modules():
+        for attribute, value in sorted(vars(module).items()):
+            if attribute != "training" and not attribute.startswith("_"):
+                lines.append(f"{path} {type(module).__name__} {attribute} {_plain(value)}")
+    return hashlib.sha256("\n".join(lines).encode()).hexdigest()[:16]
+
+
+def _answers(model: nn.Module, images: DeviceImages) -> str:
+    """A digest of the classes that a model sees on the first images.
+
+    Weights that no state names, such as a session of another library, show in these alone. Of a
+    model that answers otherwise when it is asked again, or not at all, there is none.
+    """
+    numbers = torch.arange(min(ANSWERS, len(images)), device=images.labels.device)
+    try:
+        given = images.floats(numbers)
+        first, again = (predictions(model, given) for _ in range(2))
+    except Exception:  # what is wrong with it is told by the checks that come next
+        return ""
+    told = ",".join(map(str, first.tolist()))
+    return f"-{hashlib.sha256(told.encode()).hexdigest()[:8]}" if torch.equal(first, again) else ""
+
+
+def _plain(value: object) -> str:
+    """An attribute as text where that is all of it; of other objects their kind."""
+    if isinstance(value, Tensor):
+        flat = value.detach().cpu().contiguous().reshape(-1).view(torch.uint8)
+        return hashlib.sha256(flat.numpy().tobytes()).hexdigest()
+    if isinstance(value, tuple | list):
+        return ", ".join(map(_plain, value))
+    known = value is None or isinstance(value, bool | int | float | str)
+    return repr(value) if known else type(value).__name__
 
 
 def _refuse_code_of_the_folder(folder: RunFolder, model: str) -> None:

@@ -12,6 +12,7 @@ from pydantic import BaseModel, ValidationError
 from torch import Tensor
 
 from bilateral.attacks.ball import TOLERANCE
+from bilateral.attacks.losses import fools
 from bilateral.attacks.settings import CarliniWagner, DeepFool
 from bilateral.attacks.table import attack_members
 from bilateral.budgets import Fraction, fraction_text
@@ -19,7 +20,7 @@ from bilateral.complaints import first_complaint
 from bilateral.data.device_images import DeviceImages
 from bilateral.errors import UserError
 from bilateral.evaluation.keeping import AdversarialImages
-from bilateral.evaluation.robustness import check_inputs, predictions, weights_digest
+from bilateral.evaluation.robustness import check_inputs, float32_logits, weights_digest
 from bilateral.evaluation.target import Target
 from bilateral.reading import read_record
 from bilateral.results import AttackFile, Interval, Record, wilson_interval
@@ -58,7 +59,10 @@ class Verification(Record):
     robust_accuracy: float
     robust_interval: Interval
     claimed_accuracy: float | None
-    claim_holds: bool
+    claimed_images: int
+    """How many images the flags beside them are of; only the kept ones are checked."""
+    claim_holds: bool | None
+    """Of the kept images; none where nothing is claimed of them."""
     outside_ball: list[int]
     outside_range: list[int]
     not_finite: list[int]
@@ -101,7 +105,7 @@ def verify_images(
     labels = known.labels
     check_inputs(target.model, known.floats(torch.zeros(1, dtype=torch.int64)), labels)
     _check_numbers(stored, numbers, known)
-    near, ranged, finite, fools = (torch.zeros(len(numbers), dtype=torch.bool) for _ in range(4))
+    near, ranged, finite, wrong = (torch.zeros(len(numbers), dtype=torch.bool) for _ in range(4))
     for start in range(0, len(numbers), batch_size):
         part = numbers[start : start + batch_size]
         images = torch.from_numpy(np.stack([stored.images[number] for number in part])).to(device)
@@ -110,15 +114,17 @@ def verify_images(
         finite[places] = images.flatten(1).isfinite().all(1).cpu()
         near[places] = ((images - clean).flatten(1).abs().amax(1) <= kept.epsilon + TOLERANCE).cpu()
         ranged[places] = ((images >= 0) & (images <= 1)).flatten(1).all(1).cpu()
-        fools[places] = (predictions(target.model, images) != labels[part]).cpu()
-    fooled = fools & near & ranged & finite
-    claim = _claim(stored, kept)
+        wrong[places] = fools(float32_logits(target.model, images), labels[part]).cpu()
+    fooled = wrong & near & ranged & finite
+    flags = _flags(stored, kept)
+    claim = {number: flags[number] for number in numbers if number in flags}
     unconfirmed, refuted = _disagreements(claim, numbers, fooled)
     bounded = ":" in kept.attack or not any(
         isinstance(settings, CarliniWagner | DeepFool)
         for settings in attack_members(kept.attack, kept.epsilon).values()
     )
     feasible = ranged & finite & (near if bounded else torch.ones_like(near))
+    sound = bool(feasible.all()) and not unconfirmed and not refuted
     robust = len(numbers) - int(fooled.sum())
     return Verification(
         file=str(stored.path),
@@ -135,7 +141,8 @@ def verify_images(
         robust_accuracy=robust / len(numbers),
         robust_interval=wilson_interval(robust, len(numbers)),
         claimed_accuracy=sum(claim.values()) / len(claim) if claim else None,
-        claim_holds=bool(feasible.all()) and not unconfirmed and not refuted,
+        claimed_images=len(flags),
+        claim_holds=None if sound and not claim else sound,
         outside_ball=_where(~near, numbers),
         outside_range=_where(~ranged, numbers),
         not_finite=_where(~finite, numbers),
@@ -162,8 +169,8 @@ def _check_numbers(stored: AdversarialImages, numbers: list[int], known: DeviceI
         )
 
 
-def _claim(stored: AdversarialImages, kept: Kept) -> dict[int, bool]:
-    """The robust flags recorded for the kept images; none where no record lies beside them."""
+def _flags(stored: AdversarialImages, kept: Kept) -> dict[int, bool]:
+    """The robust flags of the attack; none where no record of these weights lies beside it."""
     folder = RunFolder(stored.path.resolve().parent.parent)
     path = folder.attack(kept.attack, fraction_text(kept.epsilon))
     if not path.is_file():
@@ -171,8 +178,7 @@ def _claim(stored: AdversarialImages, kept: Kept) -> dict[int, bool]:
     file = read_record(path, AttackFile)
     if (file.weights_digest, file.data) != (kept.weights_digest, kept.data):
         return {}
-    flags = dict(zip(file.images, file.robust, strict=True))
-    return {number: flags[number] for number in sorted(stored.images) if number in flags}
+    return dict(zip(file.images, file.robust, strict=True))
 
 
 def _disagreements(

@@ -16,7 +16,7 @@ from bilateral.data.datasets import load
 from bilateral.data.subsets import balanced_subset
 from bilateral.errors import UserError
 from bilateral.evaluation.robustness import weights_digest
-from bilateral.evaluation.target import trained_model
+from bilateral.evaluation.target import code_digest, trained_model
 from bilateral.export.evidence import read_evidence
 from bilateral.export.files import (
     CARD,
@@ -40,7 +40,6 @@ from bilateral.export.programs import (
 )
 from bilateral.export.standalone import standalone_source
 from bilateral.models import build_model
-from bilateral.models.external import source_digest
 from bilateral.models.normalise import Normalise
 from bilateral.runs import RunFolder, write_atomic
 from bilateral.runtime import limit_threads
@@ -93,7 +92,7 @@ def export_run(
             write_atomic(out / path.name, path.read_bytes())
     if format == "safetensors" and len(written) == 1:
         note(f"the network's code is not in the export: {run.model} must be there to load it")
-    code = source_digest(run.model) if _is_own_code(run.model) else ""
+    code = code_digest(run.model, model)
     evidence = read_evidence(folder, subject.weights_digest, code)
     card = model_card(subject, evidence, manifest.present(out))
     write_atomic(out / CARD, card.encode())

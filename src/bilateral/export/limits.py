@@ -18,7 +18,8 @@ def limits(evidence: Evidence) -> list[str]:
             "No robustness of these weights has been measured. Nothing is claimed: take the model "
             "for not robust until `bilateral evaluate` has been run."
         )
-    lines += [_strength(entry, entries) for entry in entries]
+    lines += _weak(entries)
+    lines += [_strength(entry, entries) for entry in entries if not _only_weak(entry, entries)]
     if evidence.diagnosis is not None and evidence.diagnosis.verdict != "holds":
         lines.append(
             f"The verdict is {evidence.diagnosis.verdict}: stronger attacks may leave less than "
@@ -42,28 +43,45 @@ def limits(evidence: Evidence) -> list[str]:
     return lines
 
 
+def _where(entry: Evaluation) -> str:
+    return f"at {escaped(entry.epsilon_text)} on {entry.images:,} images of {escaped(entry.data)}"
+
+
+def _beside(entry: Evaluation, entries: tuple[Evaluation, ...]) -> list[Evaluation]:
+    """The evaluations by AutoAttack of the same data and budget."""
+    here = (entry.data, entry.epsilon_text)
+    strong = [other for other in entries if STRONGEST in other.attacks]
+    return [other for other in strong if (other.data, other.epsilon_text) == here]
+
+
+def _only_weak(entry: Evaluation, entries: tuple[Evaluation, ...]) -> bool:
+    """Whether an evaluation's attacks have nothing by AutoAttack beside them."""
+    return bool(entry.attacks) and not _beside(entry, entries)
+
+
+def _weak(entries: tuple[Evaluation, ...]) -> list[str]:
+    """One line for all evaluations that AutoAttack is missing from."""
+    where = [_where(entry) for entry in entries if _only_weak(entry, entries)]
+    if not where:
+        return []
+    return [
+        f"AutoAttack was not run {', nor '.join(where)}: the figures are upper bounds by weaker "
+        "attacks, and models that looked robust under such attacks have lost half of that accuracy "
+        "under AutoAttack."
+    ]
+
+
 def _strength(entry: Evaluation, entries: tuple[Evaluation, ...]) -> str:
-    where = f"at {escaped(entry.epsilon_text)} on {entry.images:,} images of {escaped(entry.data)}"
+    where = _where(entry)
     if STRONGEST in entry.attacks:
         return f"AutoAttack was run {where}; the worst case includes it."
     if not entry.attacks:
         return f"No attack was run {where}: the figures are of clean images."
-    beside = [
-        other
-        for other in entries
-        if STRONGEST in other.attacks
-        and (other.data, other.epsilon_text) == (entry.data, entry.epsilon_text)
-    ]
-    if beside:
-        most = max(beside, key=lambda other: other.images)
-        left = percent(most.attacks[STRONGEST].accuracy)
-        return (
-            f"The figures {where} are upper bounds by weaker attacks: AutoAttack left {left} % of "
-            f"{most.images:,} images."
-        )
+    most = max(_beside(entry, entries), key=lambda other: other.images)
+    left = percent(most.attacks[STRONGEST].accuracy)
     return (
-        f"AutoAttack was not run {where}: the figures are upper bounds by weaker attacks, and "
-        "models that such attacks found robust have lost half of it to AutoAttack."
+        f"The figures {where} are upper bounds by weaker attacks: AutoAttack left {left} % of "
+        f"{most.images:,} images."
     )
 
 

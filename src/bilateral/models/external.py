@@ -2,13 +2,11 @@
 and `timm:NAME`. Importing this module does not import torch.
 """
 
-import hashlib
 import importlib
 import importlib.util
 import inspect
 import sys
 from collections.abc import Callable
-from importlib.machinery import ModuleSpec, PathFinder
 from pathlib import Path
 from types import ModuleType
 from typing import TYPE_CHECKING, Any
@@ -43,20 +41,6 @@ def load_function(target: str) -> Callable[..., Any]:
     return function  # type: ignore[no-any-return]
 
 
-def source_digest(target: str) -> str:
-    """A short digest of the file behind a target; UserError where there is no such file."""
-    source = target.rpartition(":")[0]
-    if source.endswith(".py") or "/" in source:
-        path = Path(source)
-    else:
-        _make_importable(Path.cwd())
-        spec = _spec_without_importing(source)
-        path = Path(spec.origin) if spec and spec.origin else Path(source)
-    if not path.is_file():
-        raise UserError(f"no such file: {path}")
-    return hashlib.sha256(path.read_bytes()).hexdigest()[:16]
-
-
 def external_model(
     target: str, classes: int, channels: int, image_size: int | tuple[int, int] | None
 ) -> "nn.Module":
@@ -81,6 +65,12 @@ def external_model(
         raise UserError(f"{target} failed: {_one_line(error)}") from error
     if not isinstance(model, nn.Module):
         raise UserError(f"{target} returned {type(model).__name__}, not a torch.nn.Module")
+    try:
+        model.train(model.training)
+    except NotImplementedError:  # a program of torch.export: its mode is part of it
+        from bilateral.models.program import Program
+
+        return Program(model)
     return model
 
 
@@ -118,7 +108,7 @@ def timm_model(
 
 def _module_of_file(path: Path) -> ModuleType:
     """The file as a module, run afresh on every call."""
-    _make_importable(path.parent)
+    make_importable(path.parent)
     name = f"bilateral_file_{path.stem}"
     spec = importlib.util.spec_from_file_location(name, path)
     if spec is None or spec.loader is None:
@@ -135,23 +125,12 @@ def _module_of_file(path: Path) -> ModuleType:
 
 
 def _module_named(name: str) -> ModuleType:
-    _make_importable(Path.cwd())
+    make_importable(Path.cwd())
     return importlib.import_module(name)
 
 
-def _spec_without_importing(name: str) -> ModuleSpec | None:
-    """Where a module lies; `find_spec` would run the packages it is in."""
-    spec, places, whole = None, None, ""
-    for part in name.split("."):
-        whole = f"{whole}.{part}" if whole else part
-        spec = PathFinder.find_spec(whole, places)
-        if spec is None:
-            return None
-        places = spec.submodule_search_locations
-    return spec
-
-
-def _make_importable(folder: Path) -> None:
+def make_importable(folder: Path) -> None:
+    """Let the code in a folder be imported by name, after all that could be before."""
     entry = str(folder.resolve())
     if entry not in sys.path:
         sys.path.append(entry)

@@ -20,7 +20,7 @@ from bilateral.report.reading import (
 )
 from bilateral.runs import RunFolder, no_run
 
-SCHEMA = 2
+SCHEMA = 3
 """The newest schema that this page was written for."""
 FILES = ("config.json", "log.jsonl", "evaluation.json", "gallery.npz", "diagnostics.json")
 """One of these, or a folder of attacks, makes a folder a run's."""
@@ -208,31 +208,35 @@ def _attacks_apart(files: RunFiles) -> list[Gap]:
 
 
 def _leave_out_other_weights(files: RunFiles, evaluate: str, diagnose: str) -> list[Gap]:
-    """One page, one model: what is of other weights than the evaluation's last entry goes.
+    """One page, one model: what is of other weights or code than the last entry's goes.
 
-    Without an evaluation the diagnosis says which weights are meant, or else the first attack.
+    Without an evaluation the diagnosis says which model is meant, or else the first attack.
     """
-    digests = [_weights(one) for one in (*files.entries[-1:], files.diagnosis, *files.attacks)]
-    current = next(filter(None, digests), None)
+    records = (*files.entries[-1:], files.diagnosis, *files.attacks)
+    model = next((one for one in records if _weights(one)), {})
+    current, code = _weights(model), _code(model)
     gaps = []
 
-    def is_other(digest: str | None, file: str, command: str) -> bool:
-        other = bool(current and digest and digest != current)
-        if other:
-            said = "left out: of other weights, measured before the model was trained again?"
-            gaps.append(Gap(file, said, command))
-        return other
+    def is_other(digest: str | None, file: str, command: str, written: str | None = None) -> bool:
+        """Whether a record is of other weights, or of other code where it says which."""
+        if not (current and digest) or (digest == current and written in (None, code)):
+            return False
+        what = "weights, measured before the model was trained again?"
+        if digest == current:
+            what = "code of the model, measured before it was changed?"
+        gaps.append(Gap(file, f"left out: of other {what}", command))
+        return True
 
     def kept(found: list[dict[str, Any]], file: str) -> list[dict[str, Any]]:
         return [
             one
             for one in found
-            if not is_other(_weights(one), f"{file} ({_described(one)})", evaluate)
+            if not is_other(_weights(one), f"{file} ({_described(one)})", evaluate, _code(one))
         ]
 
     files.entries = kept(files.entries, "evaluation.json")
     files.attacks = kept(files.attacks, "attacks/")
-    if is_other(_weights(files.diagnosis), "diagnostics.json", diagnose):
+    if is_other(_weights(files.diagnosis), "diagnostics.json", diagnose, _code(files.diagnosis)):
         files.diagnosis, files.curves = {}, {}
     gallery = files.gallery.get("weights_digest")
     if is_other(None if gallery is None else str(gallery), "gallery.npz", evaluate):
@@ -242,6 +246,10 @@ def _leave_out_other_weights(files: RunFiles, evaluate: str, diagnose: str) -> l
 
 def _weights(record: dict[str, Any]) -> str | None:
     return text(record.get("weights_digest"))
+
+
+def _code(record: dict[str, Any]) -> str:
+    return text(record.get("code_digest")) or ""
 
 
 def _described(record: dict[str, Any]) -> str:

@@ -27,6 +27,8 @@ from bilateral.weights import about_of, declared_shapes, read_weights
 AnyBatches = Batches | PhotographBatches
 FEW_STEPS = 500
 """240 drawings stood still for 150 updates, and were half learnt after 400 (docs/log.md)."""
+PROBED = 8
+"""Images on which outputs must look like probabilities: on one of them logits might."""
 _SUBSET, _CHECK, _HELD_OUT = 5, 6, 9
 
 
@@ -78,6 +80,19 @@ def first_batch_fits(model: nn.Module, batches: AnyBatches, run: Run, classes: i
         raise UserError(
             f"{run.model} gives outputs of shape {tuple(logits.shape)} for one image; "
             f"{run.data.name} needs (1, {classes})"
+        )
+    if ":" in run.model:  # a network of this package ends in logits
+        _refuse_probabilities(model, batches, run)
+
+
+def _refuse_probabilities(model: nn.Module, batches: AnyBatches, run: Run) -> None:
+    """Refuse a model that ends in a softmax: the loss would take another of it."""
+    several = torch.arange(min(PROBED, len(batches.labels)))
+    outputs = output_of(model, batches.floats(several), run.model).float()
+    if bool((outputs >= 0).all()) and bool(((outputs.sum(1) - 1).abs() < 1e-3).all()):
+        raise UserError(
+            f"{run.model} returns probabilities (every row sums to 1), not logits: the loss takes "
+            "the softmax itself; return what goes into it"
         )
 
 
@@ -194,7 +209,8 @@ def remarks(run: Run, classes: int, images: int) -> list[str]:
     new = run.weights is None and run.method != "undefended"
     if run.data.name.startswith("folder:") and new and steps < FEW_STEPS:
         said.append(
-            f"{steps} updates in all: under attack a new network may not learn anything so soon"
+            f"{steps} update{'s' * (steps != 1)} in all: under attack a new network may not learn "
+            "anything so soon"
         )
     given = run.model_dump(exclude_defaults=True)
     if "trades_weight" in given and (run.method != "trades" or run.regulariser.kind != "none"):
