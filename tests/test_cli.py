@@ -346,7 +346,7 @@ def test_somebodys_own_model_and_folder(tmp_path, trained):
         *("--attacks", "fgsm", "--json"),
         cwd=tmp_path,
     )
-    told = "folder:pictures/train has no val/ or test/: about a tenth of each class is attacked, 9"
+    told = "folder:pictures/train has no val/ or test/: about a tenth of each class is attacked, 5"
     assert told in bare.stderr and told in " ".join(json.loads(bare.stdout)["warnings"])
     words = ["--data", "folder:pictures/train", "--attacks", "fgsm", "--out", "elsewhere"]
     assert told in bilateral("evaluate", "runs/own/seed0", *words, cwd=tmp_path).stderr

@@ -82,7 +82,7 @@ def find_target(
             RunFolder(Path(out)) if out else results,
             chosen,
             split,
-            code_digest(run.model, model),
+            code_digest(run.model),
             run.labels,
             config_digest(run),
             run.data.name,
@@ -98,7 +98,7 @@ def find_target(
     height, width, channels = split.pixels.shape[1:]
     model = build_model(name, len(split.classes), channels, (height, width))
     results = RunFolder(Path(out) if out else Path("evaluations") / safe_name(name))
-    digest = code_digest(name, model)
+    digest = code_digest(name) + _attributes(model)
     model = place(model, device)
     digest += _answers(model, DeviceImages(split, device))
     return Target(name, model, results, data, split, digest)
@@ -123,19 +123,21 @@ def _same_classes(folder: RunFolder, split: Split, data: str) -> None:
     )
 
 
-def code_digest(name: str, model: nn.Module) -> str:
-    """What somebody's own model computes beside its weights: its source, and plain attributes.
+def code_digest(model: str) -> str:
+    """The source of somebody's own model: its forward can change while its weights do not."""
+    own = ":" in model and not model.startswith("timm:")
+    return source_digest(model) if own else ""
 
-    Its forward can change while its weights do not. Empty for the networks of this package.
-    """
-    if ":" not in name or name.startswith("timm:"):
-        return ""
-    lines = [source_digest(name)]
-    for path, module in model.named_modules():
-        for attribute, value in sorted(vars(module).items()):
-            if attribute != "training" and not attribute.startswith("_"):
-                lines.append(f"{path} {type(module).__name__} {attribute} {_plain(value)}")
-    return hashlib.sha256("\n".join(lines).encode()).hexdigest()[:16]
+
+def _attributes(model: nn.Module) -> str:
+    """A digest of what modules hold beside weights and modules: numbers, texts, plain tensors."""
+    lines = [
+        f"{path} {type(module).__name__} {attribute} {_plain(value)}"
+        for path, module in model.named_modules()
+        for attribute, value in sorted(vars(module).items())
+        if attribute != "training" and not attribute.startswith("_")
+    ]
+    return f"-{hashlib.sha256(chr(10).join(lines).encode()).hexdigest()[:8]}"
 
 
 def _answers(model: nn.Module, images: DeviceImages) -> str:

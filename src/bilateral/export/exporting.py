@@ -92,7 +92,7 @@ def export_run(
             write_atomic(out / path.name, path.read_bytes())
     if format == "safetensors" and len(written) == 1:
         note(f"the network's code is not in the export: {run.model} must be there to load it")
-    code = code_digest(run.model, model)
+    code = code_digest(run.model)
     evidence = read_evidence(folder, subject.weights_digest, code)
     card = model_card(subject, evidence, manifest.present(out))
     write_atomic(out / CARD, card.encode())

@@ -30,8 +30,12 @@ def source_digest(target: str) -> str:
         path = Path(spec.origin) if spec and spec.origin else Path(source)
     if not path.is_file():
         raise UserError(f"no such file: {path}")
-    digests = [hashlib.sha256(file.read_bytes()).hexdigest() for file in _files(path.resolve())]
-    return hashlib.sha256("".join([digests[0], *sorted(digests[1:])]).encode()).hexdigest()[:16]
+    first, *others = (
+        hashlib.sha256(file.read_bytes()).hexdigest() for file in _files(path.resolve())
+    )
+    if not others:
+        return first[:16]
+    return hashlib.sha256("".join([first, *sorted(others)]).encode()).hexdigest()[:16]
 
 
 def _files(first: Path) -> list[Path]:

@@ -248,8 +248,9 @@ def _weights(record: dict[str, Any]) -> str | None:
     return text(record.get("weights_digest"))
 
 
-def _code(record: dict[str, Any]) -> str:
-    return text(record.get("code_digest")) or ""
+def _code(record: dict[str, Any]) -> str | None:
+    """Which code a record is of; older diagnoses do not say."""
+    return text(record.get("code_digest"))
 
 
 def _described(record: dict[str, Any]) -> str:
