@@ -332,6 +332,43 @@ def test_what_is_said_of_the_halves_on_the_digits_is_true() -> None:
     assert left["40/255", "none", "one-hot", "wide"] > max(left.values()) - 0.01
 
 
+def test_what_is_said_of_the_halves_in_a_small_network_is_true() -> None:
+    """docs/what-holds.md: target and label cost in all four pairs, the start is within two."""
+    found = json.loads((RESULTS / "sweeps" / "halves-small.json").read_text())["trials"]
+    cells = {
+        tuple(trial["chosen"][axis] for axis in ("adversary.target", "start", "labels")): trial
+        for trial in found
+        if trial["interval"]
+    }
+    targets, starts, labels = (sorted({key[place] for key in cells}) for place in range(3))
+    assert len(cells) == len(targets) * len(starts) * len(labels) == 8
+    assert {trial["images"] for trial in cells.values()} == {500}
+
+    def gains(place: int, value: str, what: str = "robust_accuracy") -> list[float]:
+        """What a choice gains beside the other one, all else alike."""
+        (usual,) = {key[place] for key in cells} - {value}
+        return [
+            round(trial[what] - cells[(*key[:place], usual, *key[place + 1 :])][what], 6)
+            for key, trial in cells.items()
+            if key[place] == value
+        ]
+
+    target, label, start = (gains(0, "most-confusing"), gains(2, "ratio-9"), gains(1, "wide"))
+    assert -0.09 < min(target) <= max(target) <= -0.06
+    assert -0.03 < min(label) <= max(label) <= -0.01
+    assert max(map(abs, start)) <= 0.02 and sum(gain > 0 for gain in start) == 3
+    assert min(gains(0, "most-confusing", "clean_accuracy")) > 0
+    for place, value in ((2, "ratio-9"), (1, "wide")):
+        assert max(gains(place, value, "clean_accuracy")) < 0
+    readings = {key: trial["early"]["5"] for key, trial in cells.items()}
+    seen = [
+        reading - readings["none", *key[1:]]
+        for key, reading in readings.items()
+        if key[0] == "most-confusing"
+    ]
+    assert sum(seen) > sum(target), "PGD-10 shows less of it"
+
+
 def test_what_is_said_of_batches_of_512_is_true() -> None:
     """docs/training.md: a triangular rate of four times the recipe's, or twice with more decay."""
     rows = json.loads((RESULTS / "batch-size.json").read_text())
