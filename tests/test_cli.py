@@ -377,6 +377,14 @@ def test_near_misses_are_answered(trained, tmp_path):
         assert message in result.stderr, result.stderr
 
 
+def test_what_pgd_leaves_is_called_an_upper_bound(tmp_path, trained, capsys):
+    shutil.copytree(trained, tmp_path / "run")
+    words = ["evaluate", str(tmp_path / "run"), "--images", "20", "--quiet", "--attacks"]
+    for attack, told in (("fgsm", True), ("apgd", False), ("pgd5", False)):
+        assert main([*words, attack]) == 0
+        assert ("upper bounds: AutoAttack was not run" in capsys.readouterr().out) == told
+
+
 def test_formats(trained, capsys):
     words = ["evaluate", str(trained), "--attacks", "fgsm", "--images", "100", "--format"]
     for name, sign in (("markdown", "| --- |"), ("csv", "attack,"), ("latex", "\\begin{tabular}")):

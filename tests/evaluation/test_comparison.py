@@ -175,6 +175,20 @@ def test_other_data_are_refused(tmp_path):
         compare([str(tmp_path / "a"), str(tmp_path / "b")], "pgd20", "8/255")
 
 
+def test_other_settings_under_one_name_are_refused(tmp_path):
+    """Somebody's own attack may have been edited in between; what is not written down is let be."""
+    for run, settings in (("one", {"digest": "a"}), ("two", {"digest": "b"}), ("old", {})):
+        leave_flags(tmp_path / run, [True, False])
+        (path,) = (tmp_path / run / "attacks").glob("*.json")
+        record = json.loads(path.read_text())
+        record["settings"] = dict.fromkeys(record["settings"], settings)
+        path.write_text(json.dumps(record))
+    one, two, old = (str(tmp_path / run) for run in ("one", "two", "old"))
+    with pytest.raises(UserError, match="different versions of pgd20"):
+        compare([one, two], "pgd20", "8/255")
+    assert compare([one, old], "pgd20", "8/255").runs[1].accuracy == 0.5
+
+
 def test_other_images_of_the_same_name_are_refused(tmp_path):
     """Two folders, or a data set made anew: image 7 of the one is not image 7 of the other."""
     leave_flags(tmp_path / "a", [True, False], digest="1")

@@ -437,6 +437,7 @@ def test_the_command_writes_what_it_prints(tmp_path, monkeypatch, capsys):
     assert [row.split()[0] for row in rows] == list(CHECKS)
     few = f" (of {found['images']} images: too few to clear it)"
     few = few if found["verdict"] == "holds" and found["images"] < 100 else ""
-    assert told.splitlines()[0] == f"verdict: {found['verdict']}{few}"
+    left = f"{100 * found['accuracies']['apgd']:.1f} % under apgd at {found['epsilon_text']}"
+    assert told.splitlines()[0] == f"verdict on {left}: {found['verdict']}{few}"
     assert main(["diagnose", *words[:3], "--epsilon", "8"]) == 2
     assert "did you mean 8/255?" in capsys.readouterr().err

@@ -12,7 +12,7 @@ from bilateral.commands.targets import guarded, other_budget, print_warning, sai
 from bilateral.evaluation.diagnosis import FEW, Diagnosis, Effort
 from bilateral.runs import RunFolder
 from bilateral.storage import write_json, writing_to
-from bilateral.tables import Format, Table, render
+from bilateral.tables import Format, Table, percent, render
 
 
 @dataclass(frozen=True)
@@ -57,8 +57,10 @@ def command(words: Sequence[str]) -> None:
         print_json(result.model_dump(mode="json", by_alias=True))
         return
     print(render(readings_table(result), options.format))
-    few = f" (of {result.images} images: too few to clear it)" if result.images < FEW else ""
-    print(f"\nverdict: {result.verdict}{few if result.verdict == 'holds' else ''}")
+    few = result.verdict == "holds" and result.images < FEW
+    doubt = f" (of {result.images} images: too few to clear it)" if few else ""
+    left = f"{percent(result.accuracies['apgd'])} % under apgd at {result.epsilon_text}"
+    print(f"\nverdict on {left}: {result.verdict}{doubt}")
     for reason in result.reasons:
         print(f"  {reason}")
 

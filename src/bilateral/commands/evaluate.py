@@ -13,6 +13,7 @@ from bilateral.attacks.table import attack_names
 from bilateral.commands.printing import is_first_process, print_json
 from bilateral.commands.targets import guarded, other_budget, print_warning
 from bilateral.errors import UserError
+from bilateral.evaluation.comparison import STRONGEST
 from bilateral.models.external import load_function
 from bilateral.results import Evaluation
 from bilateral.runs import RunFolder
@@ -74,6 +75,11 @@ def command(words: Sequence[str]) -> None:
         if options.format == "text":
             print(f"{options.target} on {entry.data}: {entry.images:,} images")
         print(render(evaluation_table(entry), options.format))
+        if options.format == "text" and not entry.attacks.keys() & set(STRONGEST):
+            print(
+                "upper bounds: AutoAttack was not run, which can leave far less "
+                "(--attacks apgd is its quick half)"
+            )
 
 
 def evaluate_run(options: Options) -> Evaluation:

@@ -127,6 +127,14 @@ def _other_data(run: str, data: str, first: str, first_data: str) -> UserError:
     )
 
 
+def _same_attack(one: AttackFile, other: AttackFile) -> bool:
+    """Whether settings agree; what an older version did not write down is not asked for."""
+    if one.settings.keys() != other.settings.keys():
+        return False
+    pairs = [(one.settings[member], other.settings[member]) for member in one.settings]
+    return all(mine[key] == theirs[key] for mine, theirs in pairs for key in mine.keys() & theirs)
+
+
 def compare(runs: Sequence[str], attack: str, epsilon_text: str) -> Comparison:
     """All runs on their shared images, each tested against the first."""
     folders = [RunFolder(Path(run)) for run in runs]
@@ -137,6 +145,11 @@ def compare(runs: Sequence[str], attack: str, epsilon_text: str) -> Comparison:
     for run, file in zip(runs, files, strict=True):
         if file.data != files[0].data:
             raise _other_data(run, file.data, runs[0], files[0].data)
+        if not _same_attack(file, files[0]):
+            raise UserError(
+                f"{run} and {runs[0]} were attacked by different versions of {attack}: evaluate "
+                "both again"
+            )
         if file.data_digest != files[0].data_digest:
             raise UserError(f"{run} was evaluated on other images of {file.data} than {runs[0]}")
     flags = [dict(zip(file.images, file.robust, strict=True)) for file in files]
