@@ -387,7 +387,7 @@ def test_make_targets_exist() -> None:
             WHAT_HOLDS,
             [
                 *("beyond", "figure", "crossed:halves-small", "crossed:halves-digits"),
-                *("variants:folder-sample", "diagnose-folder"),
+                *("crossed:halves-seeds", "variants:folder-sample", "diagnose-folder"),
             ],
         ),
         (

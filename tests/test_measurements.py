@@ -369,6 +369,27 @@ def test_what_is_said_of_the_halves_in_a_small_network_is_true() -> None:
     assert sum(seen) > sum(target), "PGD-10 shows less of it"
 
 
+def test_what_is_said_of_the_halves_with_other_seeds_is_true() -> None:
+    """docs/what-holds.md: what was foretold holds for wide noise, and but for one cell else."""
+    found = json.loads((RESULTS / "sweeps" / "halves-seeds.json").read_text())["trials"]
+    cells: dict[tuple[str, str, str], list[float]] = {}
+    for trial in found:
+        chosen = trial["chosen"]
+        key = (chosen["adversary.target"], chosen["start"], chosen["labels"])
+        cells.setdefault(key, []).append(trial["robust_accuracy"])
+    assert {len(seeds) for seeds in cells.values()} == {3} and len(cells) == 12
+    left = {key: sum(seeds) / 3 for key, seeds in cells.items()}
+    targets, labels = ("none", "most-confusing"), ("one-hot", "smoothed", "ratio-9")
+    for target in targets:
+        assert all(left[target, "wide", one] > left[target, "random", one] for one in labels)
+        assert left[target, "wide", "ratio-9"] < left[target, "wide", "one-hot"]
+        assert left[target, "random", "ratio-9"] > left[target, "random", "one-hot"]
+    assert all(left["most-confusing", "wide", one] < left["none", "wide", one] for one in labels)
+    gains = [left["most-confusing", "random", one] - left["none", "random", one] for one in labels]
+    assert sum(gain > 0 for gain in gains) == 2 and max(map(abs, gains)) < 0.01
+    assert max(left, key=left.__getitem__) == ("none", "wide", "one-hot")
+
+
 def test_what_is_said_of_batches_of_512_is_true() -> None:
     """docs/training.md: a triangular rate of four times the recipe's, or twice with more decay."""
     rows = json.loads((RESULTS / "batch-size.json").read_text())
