@@ -97,12 +97,8 @@ def fold_batch_norms(frozen: nn.Module, images: Tensor) -> None:
             try:
                 fused = fuse_conv_bn_eval(convolution, norm)
                 convolution.weight, convolution.bias = fused.weight, fused.bias
-            except (
-                AttributeError,
-                KeyError,
-                RuntimeError,
-            ):  # weights that are computed from others
-                continue
+            except (AttributeError, KeyError, RuntimeError):
+                continue  # weights that are computed from others
             setattr(parent, name, nn.Identity())
             if not _as_good(frozen(few.clone()), expected):
                 convolution.weight, convolution.bias = before
