@@ -211,6 +211,21 @@ def test_diagnostics_of_other_weights_are_left_out(folder):
     assert headline(files).verdict is None and not files.curves
 
 
+def test_diagnostics_of_other_code_are_left_out(folder):
+    """The same weights behind another forward are another model; older diagnoses do not say."""
+    path = folder / "evaluation.json"
+    file = json.loads(path.read_text())
+    entries = [entry | {"code_digest": "new"} for entry in file["entries"]]
+    path.write_text(json.dumps(file | {"entries": entries}))
+    diagnosis = json.loads((folder / "diagnostics.json").read_text())
+    for code, told in (("old", True), ("new", False), ("", False)):
+        (folder / "diagnostics.json").write_text(json.dumps(diagnosis | {"code_digest": code}))
+        (files,) = gather([str(folder)])
+        problems = [gap.problem for gap in files.gaps if gap.file == "diagnostics.json"]
+        assert any("other code of the model" in problem for problem in problems) == told
+        assert (headline(files).verdict is None) == told
+
+
 def test_results_of_different_weights_are_never_under_one_name(folder):
     """The model was trained again: what the older one was worth is not on the page."""
     path, flags = folder / "evaluation.json", folder / "attacks" / "square@40-255.json"
