@@ -421,3 +421,21 @@ def test_demo_keeps_its_promise(tmp_path):
     for shown in ("digits-undefended/seed0", "digits-r-mc-la/seed0", "Accuracy against the budget"):
         assert shown in page
     assert "Missing or damaged" not in page
+
+
+def test_json_is_one_document_whatever_a_model_prints(tmp_path):
+    (tmp_path / "own.py").write_text(
+        "from torch import nn\n\n"
+        "class Talks(nn.Sequential):\n"
+        "    def forward(self, images):\n"
+        "        print('forward', images.shape)\n"
+        "        return super().forward(images)\n\n"
+        "def build(classes, channels):\n"
+        "    print('building')\n"
+        "    return Talks(nn.Flatten(), nn.Linear(64 * channels, classes)).eval()\n"
+    )
+    words = ["--data", "digits", "--attacks", "fgsm", "--images", 20, "--quiet"]
+    done = bilateral("evaluate", "own.py:build", *words, "--json", cwd=tmp_path)
+    assert json.loads(done.stdout)["images"] == 20
+    assert "building" in done.stderr and "forward" in done.stderr
+    assert "building" in bilateral("evaluate", "own.py:build", *words, cwd=tmp_path).stdout

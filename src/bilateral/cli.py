@@ -5,9 +5,11 @@ import signal
 import sys
 import warnings
 from collections.abc import Sequence
+from contextlib import nullcontext
 from importlib import import_module
 
 import bilateral
+from bilateral.commands.printing import one_document
 from bilateral.errors import Interrupted, TrainingError, UserError, unknown
 from bilateral.signals import stop_with_parent, stoppable
 
@@ -90,7 +92,9 @@ def _run(words: list[str]) -> int:
         raise unknown("command", words[0], COMMANDS)
     if _of_several() and words[0] not in SHARED:
         raise UserError(f"{words[0]} is one process; torchrun is for {' and '.join(SHARED)}")
-    import_module(f"bilateral.commands.{words[0]}").command(words[1:])
+    as_json = "--json" in words and not {"-h", "--help"} & set(words)
+    with one_document() if as_json else nullcontext():
+        import_module(f"bilateral.commands.{words[0]}").command(words[1:])
     sys.stdout.flush()
     return 0
 

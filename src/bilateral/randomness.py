@@ -65,6 +65,12 @@ def integers(keys: Tensor, high: int, shape: tuple[int, ...] = ()) -> Tensor:
     return (uniform(keys, shape) * high).to(torch.int64)
 
 
+def random_signs(images: Tensor, keys: Tensor) -> Tensor:
+    """A random sign for every pixel."""
+    drawn = uniform(keys, tuple(images.shape[1:]))
+    return torch.where(drawn < 0.5, -1.0, 1.0).to(images.dtype)
+
+
 def derive(keys: Tensor, part: int) -> Tensor:
     """Fresh keys for another use of the same images (a restart, say)."""
     return _mix(keys + _signed(_FIRST * (part + 1)))

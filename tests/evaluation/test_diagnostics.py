@@ -18,6 +18,9 @@ from bilateral.evaluation.checks import CHECKS, read
 from bilateral.evaluation.checks_gradients import reliability
 from bilateral.evaluation.diagnosis import Diagnosis, Effort, judge
 from bilateral.evaluation.diagnostics import diagnose
+from bilateral.evaluation.guards import guard
+from bilateral.evaluation.isolation import isolated
+from bilateral.evaluation.robustness import noise_keys
 from bilateral.evaluation.target import trained_model
 from bilateral.paper.recipes import recipe_named
 from bilateral.runs import RunFolder
@@ -113,6 +116,54 @@ def reversed_at_clean(images):
     levels = images.detach() * 255
     clean = (levels - levels.round()).abs().flatten(1).amax(1) < 1e-3
     return torch.where(clean.view(-1, 1, 1, 1), 2 * images.detach() - images, images)
+
+
+class KnowsItsImages(nn.Module):
+    """An undefended model at images of whole grey levels, another one everywhere else.
+
+    Attacks see the other one; an attack that keeps to whole levels breaks what they cannot.
+    """
+
+    def __init__(self, at, beside, tolerance):
+        super().__init__()
+        self.at, self.beside, self.tolerance = at, beside, tolerance
+
+    def forward(self, images):
+        levels = images.detach() * 255
+        whole = (levels - levels.round()).abs().flatten(1).amax(1) < self.tolerance
+        return torch.where(whole[:, None], self.at(images), self.beside(images))
+
+
+@pytest.mark.parametrize("tolerance", [1e-3, 0.2, 0.4])
+def test_a_model_that_knows_its_images_is_found(robust, undefended, digits, tolerance):
+    model = KnowsItsImages(undefended, robust, tolerance).eval()
+    found = diagnose(model, *few(digits), EPSILON, effort=QUICK)
+    assert found.reading("isolated-images").value > 0.9
+    assert found.verdict == "masked"
+    assert any("outputs jump between" in said for said in guard(model, *few(digits), EPSILON))
+
+
+@pytest.mark.parametrize("scale", [1.0, 1e-3, 1e3])
+def test_steep_and_flat_models_are_not_isolated(undefended, robust, digits, scale):
+    for model in (undefended, robust):
+        steep = Wrapped(model, after=Layer(lambda logits: scale * logits)).eval()
+        assert not isolated(steep, digits[0], noise_keys(torch.arange(100))).any()
+
+
+def test_a_rugged_model_is_isolated_where_it_jumps():
+    """By hand: an edge at the image counts, a slope and an edge further off do not."""
+    images = torch.full((1, 1, 4, 4), 0.5)
+    keys = noise_keys(torch.arange(1))
+
+    def edge(at):
+        return lambda given: torch.stack(
+            [100 * given.flatten(1).mean(1), 50.0 * ((given - 0.5).abs().flatten(1).amax(1) > at)],
+            1,
+        )
+
+    assert isolated(edge(0.1 / 255), images, keys).all()
+    assert isolated(edge(0.4 / 255), images, keys).all()
+    assert not isolated(edge(0.6 / 255), images, keys).any()
 
 
 OFFENDERS = {

@@ -16,7 +16,8 @@ from mutation import damage, strange_json
 
 from bilateral.config import Data, Run, run_from_json
 from bilateral.data.datasets import Split, load
-from bilateral.evaluation.campaign import Campaign, evaluate_target, evaluations
+from bilateral.evaluation.attack_files import evaluations
+from bilateral.evaluation.campaign import Campaign, evaluate_target
 from bilateral.evaluation.comparison import compare
 from bilateral.evaluation.diagnosis import (
     Curves,
@@ -90,7 +91,7 @@ def _attack(content: bytes, folder: Path) -> None:
     found = compare([str(run.path), str(run.path)], "fgsm", "40/255")
     assert all(0 <= line.accuracy <= 1 for line in found.runs)
     campaign = Campaign(_target(folder), EPSILON, 20, CPU)
-    file = campaign.attack_file("fgsm", any_precision=True)
+    file = campaign.files.known("fgsm", campaign.numbers, any_precision=True)
     if set(campaign.numbers.tolist()) <= set(file.images):
         summary = summarise_members(file.members, campaign.numbers.tolist())
         assert 0 <= summary.accuracy <= 1 and math.isfinite(summary.seconds)
@@ -118,7 +119,9 @@ def _gallery(content: bytes, folder: Path) -> None:
     run = _replace(folder, "gallery.npz", content)
     campaign = Campaign(_target(folder), EPSILON, 20, CPU)
     gallery = Gallery(_target(folder), campaign.common)
-    gallery.begin("fgsm", campaign.attack_file("fgsm", any_precision=True).members)
+    gallery.begin(
+        "fgsm", campaign.files.known("fgsm", campaign.numbers, any_precision=True).members
+    )
     for example in gallery.kept["fgsm"].values():
         assert example.clean.shape == example.adversarial.shape == (1, 8, 8)
     gallery._changed.add("fgsm")

@@ -14,7 +14,7 @@ import torch
 from bilateral.cli import main
 from bilateral.data.datasets import load
 from bilateral.errors import UserError
-from bilateral.evaluation.campaign import evaluations
+from bilateral.evaluation.attack_files import evaluations
 from bilateral.evaluation.diagnosis import Diagnosis
 from bilateral.evaluation.transfer import Transfer
 from bilateral.report.gather import gather

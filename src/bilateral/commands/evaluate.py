@@ -91,7 +91,8 @@ def evaluate_run(options: Options) -> Evaluation:
     if options.batch_size is not None and options.batch_size < 1:
         raise UserError(f"--batch-size {options.batch_size}: must be at least one image")
     from bilateral.data.subsets import chosen_images
-    from bilateral.evaluation.campaign import evaluate_target, evaluations
+    from bilateral.evaluation.attack_files import evaluations
+    from bilateral.evaluation.campaign import evaluate_target
     from bilateral.evaluation.progress import EvaluationProgress
     from bilateral.evaluation.target import find_target
     from bilateral.processes import joined

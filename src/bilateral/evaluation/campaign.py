@@ -1,26 +1,22 @@
 """The evaluation of a target: attack by attack and batch by batch, each kept as it is done.
 
-An attack's file holds a flag for every image by its number, so an interrupted evaluation goes on,
-a larger one starts from what a smaller one found, and an ensemble from what its members did.
 Of several processes each attacks its share of every batch; all know all flags, the first writes.
 """
 
-from collections.abc import Callable, Container, Iterator, Sequence
-from contextlib import suppress
-from pathlib import Path
+from collections.abc import Callable, Iterator, Sequence
 from typing import Any
 
 import numpy as np
 import torch
-from pydantic import ValidationError
 from torch import Tensor
 
 from bilateral.attacks.settings import AttackSettings
-from bilateral.attacks.table import Members, attack_members
+from bilateral.attacks.table import attack_members
 from bilateral.budgets import fraction_text
 from bilateral.data.device_images import DeviceImages
 from bilateral.data.subsets import chosen_images, data_digest
-from bilateral.errors import Interrupted, UserError
+from bilateral.errors import Interrupted
+from bilateral.evaluation.attack_files import AttackFiles, evaluations
 from bilateral.evaluation.gallery import Gallery
 from bilateral.evaluation.keeping import AdversarialImages
 from bilateral.evaluation.robustness import (
@@ -35,23 +31,18 @@ from bilateral.evaluation.robustness import (
 from bilateral.evaluation.search import Precision, prepare_search
 from bilateral.evaluation.target import Target
 from bilateral.processes import Processes
-from bilateral.reading import read_record
 from bilateral.results import (
     AttackFile,
     AttackSummary,
     Evaluation,
-    EvaluationFile,
-    MemberFlags,
     summarise,
     summarise_members,
 )
-from bilateral.runs import RunFolder, write_json
+from bilateral.runs import write_json
 from bilateral.runtime import StopRequest, versions
 
 Shown = Callable[[str, int, int, float], None]
 """Progress: the attack, images done, images in all, robust accuracy so far."""
-SAME = ("weights_digest", "code_digest", "data", "data_digest")
-"""What must agree before flags are used again; the precision too where one was asked for."""
 
 
 class Campaign:
@@ -90,6 +81,7 @@ class Campaign:
             "weights_digest": self.digest,
             "versions": versions(device),
         }
+        self.files = AttackFiles(target.folder, self.common)
 
     def chosen(self) -> Tensor:
         """The numbers of the images, on the device."""
@@ -165,52 +157,6 @@ class Campaign:
                 clean |= dict(zip(numbers, seen, strict=True))
         return [clean[number] for number in self.numbers.tolist()]
 
-    def attack_file(self, name: str, any_precision: bool, from_others: bool = True) -> AttackFile:
-        """What is on disk of an attack on these weights, and what other attacks' files add.
-
-        Whatever the precision of its search, a flag was confirmed in float32.
-        """
-        members = attack_members(name, self.epsilon)
-        settings = {member: value.model_dump(mode="json") for member, value in members.items()}
-        path = self.target.folder.attack(name, self.common["epsilon_text"])
-        file = self._stored(path, any_precision)
-        if (
-            file is None
-            or file.settings.keys() != members.keys()
-            or not all(_same(file.settings[member], value) for member, value in members.items())
-        ):
-            flags = {member: MemberFlags() for member in members}
-            file = AttackFile(
-                schema=1, attack=name, settings=settings, members=flags, **self.common
-            )
-        others = path.parent.glob(f"*@{path.name.rpartition('@')[2]}") if from_others else ()
-        for other in sorted(others):
-            if other != path and (known := self._stored(other, any_precision)):
-                _take_over(file, known, members, set(self.numbers.tolist()))
-        file.compile()
-        return file
-
-    def found_before(self, name: str) -> Iterator[AttackFile]:
-        """What earlier calls found on this model, by an attack that may be another one now.
-
-        What it broke stays broken, also when somebody's own attack was changed or is gone.
-        """
-        path = self.target.folder.attack(name, self.common["epsilon_text"])
-        if stored := self._stored(path, any_precision=True):
-            stored.compile()
-            yield stored
-        with suppress(UserError):
-            yield self.attack_file(name, any_precision=True)
-
-    def _stored(self, path: Path, any_precision: bool) -> AttackFile | None:
-        """What an earlier evaluation left, if it is of the same weights and data."""
-        if not path.exists():
-            return None
-        file = read_record(path, AttackFile, "; remove it")
-        if any(getattr(file, key) != self.common[key] for key in SAME):
-            return None
-        return file if any_precision or file.search == self.common["search"] else None
-
     def run(
         self,
         name: str,
@@ -224,9 +170,11 @@ class Campaign:
         # What another attack found is of no use where the image itself is to be kept.
         known_by_first = None
         if self.processes.first:
-            known_by_first = self.attack_file(name, self.any_precision, adversarial is None)
+            known_by_first = self.files.known(
+                name, self.numbers, self.any_precision, from_others=adversarial is None
+            )
         file: AttackFile = self.processes.gather(known_by_first)[0]
-        path = self.target.folder.attack(name, self.common["epsilon_text"])
+        path = self.files.path(name)
         left = self.numbers
         gallery.begin(name, file.members)
 
@@ -346,7 +294,7 @@ def _record(
 
     if earlier := stored.find(entry(summaries)):
         for name in earlier.attacks.keys() - summaries.keys():
-            for file in campaign.found_before(name):
+            for file in campaign.files.found_before(name, campaign.numbers):
                 if set(numbers) <= file.settled().keys():
                     summaries[name] = summarise_members(file.members, numbers)
                     break
@@ -361,13 +309,6 @@ def _record(
     return result
 
 
-def evaluations(folder: RunFolder) -> EvaluationFile:
-    """What was evaluated in a folder before."""
-    if not folder.evaluation.exists():
-        return EvaluationFile(schema=1)
-    return read_record(folder.evaluation, EvaluationFile, "; remove it")
-
-
 def joined_flags(shares: Sequence[Flags]) -> Flags:
     """The shares of a batch that were attacked at the same time, as one."""
     distances = [share.distances for share in shares if share.distances is not None]
@@ -380,39 +321,3 @@ def joined_flags(shares: Sequence[Flags]) -> Flags:
         backwards=sum(share.backwards for share in shares),
         distances=torch.cat(distances) if distances else None,
     )
-
-
-def _same(stored: dict[str, Any] | None, settings: AttackSettings) -> bool:
-    """Whether an attack was run as it is now; what older versions did not know has its default."""
-    try:
-        return type(settings).model_validate(stored) == settings
-    except ValidationError:
-        return False
-
-
-def _take_over(
-    file: AttackFile, known: AttackFile, members: Members, wanted: Container[int]
-) -> None:
-    """Copy the flags of a member that another attack has in common, with its share of the cost.
-
-    Of wanted images alone: of others an ensemble would know what is broken and not what holds.
-    """
-    for name, flags in file.members.items():
-        if not _same(known.settings.get(name), members[name]):
-            continue
-        theirs, own = known.members[name], set(flags.images)
-        places = [
-            place
-            for place, number in enumerate(theirs.images)
-            if number not in own and number in wanted
-        ]
-        share = len(places) / len(theirs.images) if theirs.images else 0.0
-        flags.add(
-            [theirs.images[place] for place in places],
-            [theirs.robust[place] for place in places],
-            [theirs.predictions[place] for place in places] if theirs.predictions else [],
-            [theirs.distances[place] for place in places] if theirs.distances else [],
-            theirs.seconds * share,
-            round(theirs.forwards * share),
-            round(theirs.backwards * share),
-        )

@@ -65,6 +65,13 @@ CHECKS: dict[str, Check] = {
         "noise at inference: gradients and flags are random, attacks must average over it",
         limit=1e-4,
     ),
+    "isolated-images": Check(
+        "the logits of more than 5 % of the images lie further from those half a grey level beside "
+        "them, on both sides, than a twentieth of the largest logit",
+        "the model knows its test images and answers otherwise beside them, where attacks look",
+        limit=0.05,
+        masked=0.05,
+    ),
     "softmax-outputs": Check(
         "outputs are not negative and sum to one for more than half of the images",
         "the outputs are probabilities, not logits: the attacks' losses saturate on them",

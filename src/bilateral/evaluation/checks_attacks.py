@@ -15,10 +15,9 @@ from bilateral.config import GradientAttack
 from bilateral.errors import UserError
 from bilateral.evaluation.binarization import binarization_test
 from bilateral.evaluation.checks import read
-from bilateral.evaluation.checks_gradients import random_signs
 from bilateral.evaluation.diagnosis import Curves, EpsilonPoint, Reading, StepsPoint
 from bilateral.evaluation.subject import Subject, share
-from bilateral.randomness import derive
+from bilateral.randomness import derive, random_signs
 from bilateral.runtime import exact_float32
 
 LARGE_BUDGETS = (0.5, 1.0)

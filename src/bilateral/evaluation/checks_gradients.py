@@ -6,7 +6,7 @@ from torch import Tensor
 from torch.nn import functional as F
 
 from bilateral.attacks import ball, losses
-from bilateral.evaluation.checks import read
+from bilateral.evaluation.checks import CHECKS, read
 from bilateral.evaluation.diagnosis import (
     GradientMagnitude,
     Histogram,
@@ -15,8 +15,9 @@ from bilateral.evaluation.diagnosis import (
     Spread,
     Surface,
 )
+from bilateral.evaluation.isolation import isolated
 from bilateral.evaluation.subject import Subject, share
-from bilateral.randomness import derive, uniform
+from bilateral.randomness import derive, random_signs
 
 PROBE = 1e-3
 """Half the distance of finite differences: less than half a level of an 8-bit image."""
@@ -26,14 +27,20 @@ _PROBE, _POINT, _SIDE = 600, 601, 602
 
 
 def output_readings(subject: Subject) -> list[Reading]:
-    """Whether outputs change from call to call, are probabilities, or saturate."""
+    """Whether outputs change from call to call, jump, are probabilities, or saturate."""
     logits, again = subject.clean_logits, subject.logits(subject.images)
     change = float((logits - again).abs().amax() / logits.abs().amax().clamp_min(1e-30))
     turned = share(logits.argmax(1) != again.argmax(1))
     probabilities = (logits >= 0).all(1) & ((logits.sum(1) - 1).abs() < 1e-3)
     gaps = _gaps(logits)
+    if change > CHECKS["changing-outputs"].limit:
+        alone = read("isolated-images", None, details={"skipped": "outputs change anyway"})
+    else:
+        flags = isolated(subject.logits, subject.images, subject.keys)
+        alone = read("isolated-images", share(flags), images=len(flags))
     return [
         read("changing-outputs", change, details={"share_of_changed_classes": turned}),
+        alone,
         read("softmax-outputs", share(probabilities)),
         read("saturated-logits", float(gaps.median()), details={"largest": float(gaps.max())}),
     ]
@@ -188,12 +195,6 @@ def _gap_between(logits: Tensor, pairs: Tensor) -> Tensor:
 def _gaps(logits: Tensor) -> Tensor:
     first, second = logits.topk(2).values.unbind(1)
     return first - second
-
-
-def random_signs(images: Tensor, keys: Tensor) -> Tensor:
-    """A random sign for every pixel."""
-    drawn = uniform(keys, tuple(images.shape[1:]))
-    return torch.where(drawn < 0.5, -1.0, 1.0).to(images.dtype)
 
 
 def _spread(values: Tensor) -> Spread:

@@ -14,6 +14,8 @@ from bilateral.attacks.losses import image_gradient
 from bilateral.attacks.untouched import untouched
 from bilateral.budgets import parse_budget
 from bilateral.errors import UserError
+from bilateral.evaluation.isolation import isolated
+from bilateral.randomness import image_keys
 from bilateral.results import wilson_interval
 from bilateral.runtime import exact_float32
 
@@ -23,8 +25,8 @@ REPEATED = 32
 """Of which so many pass twice, to see whether the outputs change."""
 ALONE = 4
 """And so many by themselves, to see whether the others matter."""
-STILL = 0.05
-"""The share of images without a gradient that `diagnose` allows as well."""
+STILL = ISOLATED = 0.05
+"""The shares of images without a gradient, and of isolated ones, that `diagnose` allows as well."""
 FEWEST = 50
 """On fewer images than this an accuracy is only told from guessing by its interval."""
 GAIN = 0.2
@@ -77,7 +79,7 @@ def guard(
         *refusals,
         *_mode(model),
         *_budget(epsilon),
-        *(random or _company(model, images, outputs)),
+        *(random or [*_company(model, images, outputs), *_neighbours(model, images)]),
         *_gradients(model, images, labels, None if random else outputs),
         *_accuracy(model, images, labels, outputs),
         *(_guessing(labels, outputs) if few else ()),
@@ -148,6 +150,18 @@ def _company(model: nn.Module, images: Tensor, outputs: Tensor) -> Iterator[str]
         yield (
             "outputs depend on the other images of a batch: accuracies change with --batch-size, "
             "and an attack on one image moves others"
+        )
+
+
+def _neighbours(model: nn.Module, images: Tensor) -> Iterator[str]:
+    """Whether the model answers otherwise beside the test images than at them."""
+    keys = image_keys(0, torch.arange(len(images), device=images.device))
+    share = float(isolated(lambda given: _outputs(model, given), images, keys).float().mean())
+    if share > ISOLATED:
+        yield (
+            f"outputs jump between {100 * share:.0f} % of {len(images)} images and what lies half "
+            "a grey level beside them: attacks see another model than clean images do; what they "
+            "leave overstates this one"
         )
 
 

@@ -17,7 +17,8 @@ from bilateral.config import Run, config_digest
 from bilateral.data.datasets import load_training
 from bilateral.data.device_images import DeviceImages
 from bilateral.data.subsets import balanced_subset, chosen_images
-from bilateral.evaluation.campaign import evaluate_target, evaluations
+from bilateral.evaluation.attack_files import evaluations
+from bilateral.evaluation.campaign import evaluate_target
 from bilateral.evaluation.checks_gradients import gradient_magnitude
 from bilateral.evaluation.diagnosis import Effort, GradientMagnitude
 from bilateral.evaluation.robustness import noise_keys

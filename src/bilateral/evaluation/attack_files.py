@@ -1,0 +1,128 @@
+"""What is known of attacks on a model before one is run: flags that earlier evaluations left.
+
+An attack's file holds a flag for every image by its number, so an interrupted evaluation goes on,
+a larger one starts from what a smaller one found, and an ensemble from what its members did.
+"""
+
+from collections.abc import Container, Iterator
+from contextlib import suppress
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+from pydantic import ValidationError
+
+from bilateral.attacks.settings import AttackSettings
+from bilateral.attacks.table import Members, attack_members
+from bilateral.errors import UserError
+from bilateral.reading import read_record
+from bilateral.results import AttackFile, EvaluationFile, MemberFlags
+from bilateral.runs import RunFolder
+
+SAME = ("weights_digest", "code_digest", "data", "data_digest")
+"""What must agree before flags are used again; the precision too where one was asked for."""
+
+
+class AttackFiles:
+    """The files of a folder that are of one model on one data set at one budget.
+
+    `common` is what all of them say of these.
+    """
+
+    def __init__(self, folder: RunFolder, common: dict[str, Any]) -> None:
+        self.folder, self.common = folder, common
+
+    def path(self, name: str) -> Path:
+        """Where an attack's flags lie."""
+        return self.folder.attack(name, self.common["epsilon_text"])
+
+    def known(
+        self, name: str, numbers: np.ndarray, any_precision: bool, from_others: bool = True
+    ) -> AttackFile:
+        """What is on disk of an attack on these weights, and what other attacks' files add.
+
+        Of those they add what they know of the images with these `numbers`. Whatever the
+        precision of its search, a flag was confirmed in float32.
+        """
+        members = attack_members(name, self.common["epsilon"])
+        settings = {member: value.model_dump(mode="json") for member, value in members.items()}
+        path = self.path(name)
+        file = self._stored(path, any_precision)
+        if (
+            file is None
+            or file.settings.keys() != members.keys()
+            or not all(_same(file.settings[member], value) for member, value in members.items())
+        ):
+            flags = {member: MemberFlags() for member in members}
+            file = AttackFile(
+                schema=1, attack=name, settings=settings, members=flags, **self.common
+            )
+        others = path.parent.glob(f"*@{path.name.rpartition('@')[2]}") if from_others else ()
+        for other in sorted(others):
+            if other != path and (known := self._stored(other, any_precision)):
+                _take_over(file, known, members, set(numbers.tolist()))
+        file.compile()
+        return file
+
+    def found_before(self, name: str, numbers: np.ndarray) -> Iterator[AttackFile]:
+        """What earlier calls found on this model, by an attack that may be another one now.
+
+        What it broke stays broken, also when somebody's own attack was changed or is gone.
+        """
+        if stored := self._stored(self.path(name), any_precision=True):
+            stored.compile()
+            yield stored
+        with suppress(UserError):
+            yield self.known(name, numbers, any_precision=True)
+
+    def _stored(self, path: Path, any_precision: bool) -> AttackFile | None:
+        """What an earlier evaluation left, if it is of the same weights and data."""
+        if not path.exists():
+            return None
+        file = read_record(path, AttackFile, "; remove it")
+        if any(getattr(file, key) != self.common[key] for key in SAME):
+            return None
+        return file if any_precision or file.search == self.common["search"] else None
+
+
+def evaluations(folder: RunFolder) -> EvaluationFile:
+    """What was evaluated in a folder before."""
+    if not folder.evaluation.exists():
+        return EvaluationFile(schema=1)
+    return read_record(folder.evaluation, EvaluationFile, "; remove it")
+
+
+def _same(stored: dict[str, Any] | None, settings: AttackSettings) -> bool:
+    """Whether an attack was run as it is now; what older versions did not know has its default."""
+    try:
+        return type(settings).model_validate(stored) == settings
+    except ValidationError:
+        return False
+
+
+def _take_over(
+    file: AttackFile, known: AttackFile, members: Members, wanted: Container[int]
+) -> None:
+    """Copy the flags of a member that another attack has in common, with its share of the cost.
+
+    Of wanted images alone: of others an ensemble would know what is broken and not what holds.
+    """
+    for name, flags in file.members.items():
+        if not _same(known.settings.get(name), members[name]):
+            continue
+        theirs, own = known.members[name], set(flags.images)
+        places = [
+            place
+            for place, number in enumerate(theirs.images)
+            if number not in own and number in wanted
+        ]
+        share = len(places) / len(theirs.images) if theirs.images else 0.0
+        flags.add(
+            [theirs.images[place] for place in places],
+            [theirs.robust[place] for place in places],
+            [theirs.predictions[place] for place in places] if theirs.predictions else [],
+            [theirs.distances[place] for place in places] if theirs.distances else [],
+            theirs.seconds * share,
+            round(theirs.forwards * share),
+            round(theirs.backwards * share),
+        )
