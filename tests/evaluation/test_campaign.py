@@ -316,6 +316,10 @@ def test_an_attack_of_ones_own(target, tmp_path):
     nothing, cheat, corner = (entry.attacks[name].accuracy for name in names)
     assert nothing == cheat == entry.clean_accuracy
     assert corner <= nothing
+    (said,) = entry.warnings
+    assert said.startswith(f"{names[1]} fooled the model on ") and "count as robust" in said
+    again = evaluate_target(target, ["fgsm"], EPSILON, 60, CPU)
+    assert again.warnings == [said]  # a later call keeps the attack, and what was wrong with it
     with pytest.raises(UserError, match="not images of"):
         evaluate_target(target, [f"{tmp_path}/mine.py:wrong"], EPSILON, 10, CPU)
 

@@ -1,6 +1,7 @@
 """`gallery.npz`: the same few images for every attack, whatever interrupts an evaluation."""
 
 import json
+from dataclasses import replace
 from itertools import pairwise
 
 import numpy as np
@@ -158,6 +159,16 @@ def test_it_is_whole_after_the_first_batch_and_stays_so_when_interrupted(
     evaluate_target(other, ["apgd"], EPSILON, 40, CPU, batch_size=25)
     assert_same(shown(target, "apgd"), shown(other, "apgd"))
     assert set(shown(other, "apgd")["members"].tolist()) == {"apgd-ce", "apgd-t"}
+
+
+def test_another_code_of_the_model_starts_it_anew(target):
+    """The same weights behind another forward: pictures of the former would be its examples."""
+    evaluate_target(replace(target, code_digest="first"), ["fgsm"], EPSILON, 30, CPU)
+    assert str(read_npz(target.folder.gallery)["code_digest"]) == "first"
+    evaluate_target(replace(target, code_digest="second"), ["pgd5"], EPSILON, 30, CPU)
+    arrays = read_npz(target.folder.gallery)
+    assert str(arrays["code_digest"]) == "second"
+    assert not any(name.startswith("fgsm@") for name in arrays)
 
 
 def test_an_ensemble_shows_what_its_members_broke_in_another_attack(target, digits_run, tmp_path):

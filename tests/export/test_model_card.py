@@ -363,6 +363,15 @@ def test_figures_of_other_code_are_not_shown(run):
     assert any("other code of the model" in remark for remark in found.remarks)
 
 
+def test_the_verdict_on_other_code_is_not_shown(run):
+    found = diagnosis("holds", [], digest="w" * 64).model_copy(update={"code_digest": "old"})
+    write_json(run.diagnostics, found.model_dump(mode="json", by_alias=True))
+    assert read_evidence(run, "w" * 64, "old").diagnosis == found
+    evidence = read_evidence(run, "w" * 64, "new")
+    assert evidence.diagnosis is None
+    assert any("diagnostics.json is of other code" in remark for remark in evidence.remarks)
+
+
 def test_the_verdict_on_other_weights_is_not_shown(run):
     found = diagnosis("holds", [], digest="0" * 64)
     write_json(run.diagnostics, found.model_dump(mode="json", by_alias=True))

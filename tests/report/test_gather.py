@@ -226,6 +226,22 @@ def test_diagnostics_of_other_code_are_left_out(folder):
         assert (headline(files).verdict is None) == told
 
 
+def test_pictures_of_other_code_are_left_out(folder):
+    """Older galleries do not say of which code they are."""
+    path = folder / "evaluation.json"
+    file = json.loads(path.read_text())
+    entries = [entry | {"code_digest": "new"} for entry in file["entries"]]
+    path.write_text(json.dumps(file | {"entries": entries}))
+    with np.load(folder / "gallery.npz") as stored:
+        arrays = dict(stored)
+    for code, told in ({"code_digest": "old"}, True), ({"code_digest": "new"}, False), ({}, False):
+        np.savez(folder / "gallery.npz", **arrays, **code)
+        (files,) = gather([str(folder)])
+        problems = [gap.problem for gap in files.gaps if gap.file == "gallery.npz"]
+        assert any("other code of the model" in problem for problem in problems) == told
+        assert (not files.gallery) == told
+
+
 def test_results_of_different_weights_are_never_under_one_name(folder):
     """The model was trained again: what the older one was worth is not on the page."""
     path, flags = folder / "evaluation.json", folder / "attacks" / "square@40-255.json"

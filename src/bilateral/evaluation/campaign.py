@@ -26,6 +26,7 @@ from bilateral.evaluation.robustness import (
     noise_keys,
     predictions,
     robust_flags,
+    uncounted,
     weights_digest,
 )
 from bilateral.evaluation.search import Precision, prepare_search
@@ -302,7 +303,7 @@ def _record(
             name: summaries[name] for name in earlier.attacks | summaries if name in summaries
         }
     result = entry(summaries)
-    result.warnings = list(warnings)
+    result.warnings = [*warnings, *uncounted(summaries, target.split.labels[numbers].tolist())]
     stored.put(result)
     if campaign.processes.first:
         write_json(target.folder.evaluation, stored.model_dump(by_alias=True))

@@ -39,11 +39,14 @@ class Gallery:
         self.numbers = frozenset(balanced_subset(self.labels, GALLERY_IMAGES, seed=0).tolist())
         self.kept: dict[str, dict[int, Example]] = {}
         self._changed: set[str] = set()
-        own = {key: np.array(about[key]) for key in ("weights_digest", "data_digest")}
+        own = {key: about[key] for key in ("weights_digest", "code_digest", "data_digest")}
         path = target.folder.gallery
         stored = read_npz(path) if path.exists() else {}
-        same = all(str(stored.get(key)) == str(value) for key, value in own.items())
-        self.arrays = stored if same else {**own, "classes": np.array(target.split.classes)}
+        if all(str(stored.get(key, "")) == value for key, value in own.items()):
+            self.arrays = stored
+        else:
+            self.arrays = {key: np.array(value) for key, value in own.items() if value}
+            self.arrays["classes"] = np.array(target.split.classes)
         shape = tuple(target.split.pixels.shape[1:])
         for attack in self._attacks():
             if not self._is_whole(attack, (shape[2], *shape[:2])):

@@ -27,7 +27,13 @@ from bilateral.evaluation.guards import guard
 from bilateral.evaluation.search import Search, prepare_search
 from bilateral.models.probe import output_of
 from bilateral.randomness import image_keys, purpose_key
-from bilateral.results import Evaluation, MemberFlags, summarise, summarise_members
+from bilateral.results import (
+    AttackSummary,
+    Evaluation,
+    MemberFlags,
+    summarise,
+    summarise_members,
+)
 from bilateral.runtime import autocast, exact_float32, synchronise, versions
 
 _NOISE = 7
@@ -176,12 +182,14 @@ def evaluate(
     `attacks` are names, in a list or separated by commas. The result has accuracies with
     intervals, the worst case over all attacks, and for every image a flag and the class seen
     (`.attacks[name].robust`, `.attacks[name].predictions`).
-    Python warnings say what casts doubt on the number; `force` goes on where it would be refused.
+    Python warnings say what casts doubt on the number, and `.warnings` keeps it; `force` goes on
+    where the number would be refused.
     """
     images, labels = in_memory(model, images, labels)
     device = images.device
     classes = check_inputs(model, images, labels)
-    for message in guard(model, images, labels, epsilon, force):
+    doubts = guard(model, images, labels, epsilon, force)
+    for message in doubts:
         warnings.warn(message, stacklevel=2)
     keys = noise_keys(torch.arange(len(labels), device=device), seed)
     search = prepare_search(model, images)
@@ -207,7 +215,7 @@ def evaluate(
                 survivors.append(part[found.robust])
             left = torch.cat(survivors) if survivors else left
         summaries[name] = summarise_members(flags, range(len(labels)))
-    return summarise(
+    result = summarise(
         epsilon=epsilon,
         epsilon_text=fraction_text(epsilon),
         data="memory",
@@ -220,6 +228,26 @@ def evaluate(
         weights_digest=weights_digest(model),
         versions=versions(device),
     )
+    result.warnings = [*doubts, *uncounted(summaries, labels.tolist())]
+    return result
+
+
+def uncounted(attacks: dict[str, AttackSummary], labels: Sequence[int]) -> list[str]:
+    """What somebody's own attacks did outside the ball: images that fool, and do not count.
+
+    An attack with the wrong budget or range finds nothing that counts, and a model that nothing
+    broke is not robust for that.
+    """
+    said = []
+    for name, attack in attacks.items():
+        kept = zip(attack.robust, attack.predictions, labels, strict=False)
+        outside = sum(robust and seen != label for robust, seen, label in kept)
+        if ":" in name and outside:
+            said.append(
+                f"{name} fooled the model on {outside} of {len(labels)} images by leaving the ball "
+                "or [0, 1]: they count as robust"
+            )
+    return said
 
 
 def add_flags(flags: MemberFlags, numbers: Tensor, found: Flags) -> None:

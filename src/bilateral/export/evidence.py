@@ -46,6 +46,9 @@ def read_evidence(folder: RunFolder, weights_digest: str, code_digest: str = "")
     if diagnosis is not None and diagnosis.weights_digest != weights_digest:
         remarks.append("diagnostics.json is of other weights: its verdict is not shown")
         diagnosis = None
+    elif diagnosis is not None and diagnosis.code_digest != code_digest:
+        remarks.append("diagnostics.json is of other code of the model: its verdict is not shown")
+        diagnosis = None
     return Evidence(
         run=folder.read_run(),
         versions=_versions(folder),

@@ -22,6 +22,8 @@ from bilateral.runs import RunFolder, no_run
 
 SCHEMA = 3
 """The newest schema that this page was written for."""
+DIGESTS = ("weights_digest", "code_digest")
+"""Which model a record is of; of code, where it is somebody's own."""
 FILES = ("config.json", "log.jsonl", "evaluation.json", "gallery.npz", "diagnostics.json")
 """One of these, or a folder of attacks, makes a folder a run's."""
 OUTSIDE = "FILE.py:FUNCTION"
@@ -238,8 +240,8 @@ def _leave_out_other_weights(files: RunFiles, evaluate: str, diagnose: str) -> l
     files.attacks = kept(files.attacks, "attacks/")
     if is_other(_weights(files.diagnosis), "diagnostics.json", diagnose, _code(files.diagnosis)):
         files.diagnosis, files.curves = {}, {}
-    gallery = files.gallery.get("weights_digest")
-    if is_other(None if gallery is None else str(gallery), "gallery.npz", evaluate):
+    digests = {key: str(files.gallery[key]) for key in DIGESTS if key in files.gallery}
+    if is_other(_weights(digests), "gallery.npz", evaluate, _code(digests)):
         files.gallery = {}
     return gaps
 
