@@ -62,6 +62,11 @@ def test_one_axis_stands_side_by_side():
     assert lines[0] == ["one-hot", "60.0", "50.0"] and lines[1] == ["soft", "-", "70.0"]
 
 
+def test_a_line_of_which_nothing_is_measured_is_left_out():
+    axes = {"start": [*AXES["start"], "wider"], "labels": AXES["labels"]}
+    assert crossed(GRID, axes, "labels") == crossed(GRID, AXES, "labels")
+
+
 def test_what_a_choice_brings_is_told_by_pairs_of_one_seed():
     """Written out: soft beside one-hot is +2 from the random start and -1 from the wide one."""
     head, lines = effects(GRID, AXES, "labels")

@@ -125,7 +125,7 @@ def crossed(
 ) -> Table:
     """Robust accuracy with the values of one axis side by side, a line for what else was chosen.
 
-    Several seeds of a configuration are one cell: their mean, and the smallest and the largest.
+    A line with nothing to show is left out. Several seeds of a configuration are one cell: their mean, and the smallest and the largest.
     """
     others = {name: values for name, values in axes.items() if name != axis}
     lines = []
@@ -133,7 +133,9 @@ def crossed(
         rest = dict(zip(others, line, strict=True))
         alike = [trial for trial in trials if rest.items() <= trial.chosen.items()]
         cells = [[one for one in alike if one.chosen[axis] == value] for value in axes[axis]]
-        lines.append([*line, *(_cell(cell, budget) for cell in cells)])
+        texts = [_cell(cell, budget) for cell in cells]
+        if any(text != ABSENT for text in texts):
+            lines.append([*line, *texts])
     return [*others, *axes[axis]], lines
 
 
