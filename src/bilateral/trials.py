@@ -125,7 +125,8 @@ def crossed(
 ) -> Table:
     """Robust accuracy with the values of one axis side by side, a line for what else was chosen.
 
-    A line with nothing to show is left out. Several seeds of a configuration are one cell: their mean, and the smallest and the largest.
+    A line with nothing to show is left out. Several seeds of a configuration are one cell: their
+    mean, and the smallest and the largest.
     """
     others = {name: values for name, values in axes.items() if name != axis}
     lines = []

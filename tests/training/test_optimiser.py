@@ -49,27 +49,31 @@ def test_the_orthogonal_matrix_is_that_of_the_singular_vectors():
     for shape in ((12, 30), (30, 12), (9, 9)):
         left, values, right = torch.linalg.svd(torch.randn(shape), full_matrices=False)
         values = torch.logspace(-1, 0, len(values))
-        found = orthogonal(1e-3 * left @ values.diag() @ right)
+        found = orthogonal((1e-3 * left @ values.diag() @ right)[None])[0]
         inner = left.T @ found @ right.T
         assert 0.65 < inner.diagonal().min() < inner.diagonal().max() < 1.25
         torch.testing.assert_close(
             inner - inner.diagonal().diag(), torch.zeros_like(inner), atol=1e-4, rtol=0
         )
-    assert not orthogonal(torch.zeros(3, 4)).any()
+    assert not orthogonal(torch.zeros(1, 3, 4)).any()
 
 
 @pytest.mark.parametrize("memory_format", [torch.contiguous_format, torch.channels_last])
 def test_weights_of_convolutions_turn_by_their_share_and_keep_their_length(memory_format):
     """Along the orthogonalised momentum, looking ahead by one step; all else is SGD's."""
     torch.manual_seed(0)
-    model = torch.nn.Sequential(torch.nn.Conv2d(3, 4, 3), torch.nn.Flatten(), torch.nn.Linear(4, 2))
+    shapes = [(3, 4, 3), (4, 4, 3), (4, 4, 3), (4, 8, 1)]  # two alike, and one that is tall
+    convolutions = [torch.nn.Conv2d(*shape) for shape in shapes]
+    model = torch.nn.Sequential(*convolutions, torch.nn.Flatten(), torch.nn.Linear(8, 2))
     twin = copy.deepcopy(model)
     model.to(memory_format=memory_format)
     optimiser = build_optimiser(model, TURNING, fused=False)
     plain = build_optimiser(twin, TURNING.with_fields(turn=None), fused=False)
-    length, momentum = model[0].weight.norm().item(), torch.zeros(4, 27)
+    weights = [layer.weight for layer in model[: len(shapes)]]
+    expected = [weight.detach().clone() for weight in weights]
+    lengths = [weight.norm().item() for weight in weights]
+    momenta = [torch.zeros_like(weight.flatten(1)) for weight in weights]
     for rate in (0.1, 0.05, 0.0):
-        before = model[0].weight.detach().clone()
         for one, other in zip(model.parameters(), twin.parameters(), strict=True):
             other.grad = torch.randn(other.shape)
             one.grad = other.grad.clone(memory_format=torch.preserve_format)
@@ -77,15 +81,18 @@ def test_weights_of_convolutions_turn_by_their_share_and_keep_their_length(memor
             group["lr"] = rate
         optimiser.step()
         plain.step()
-        slope = twin[0].weight.grad.flatten(1)
-        momentum = 0.8 * momentum + slope
-        way = orthogonal(slope + 0.8 * momentum).view(4, 3, 3, 3)
-        expected = before - 0.02 * rate / 0.1 * length * way / way.norm()
-        expected *= length / expected.norm()
-        torch.testing.assert_close(model[0].weight.detach(), expected, rtol=1e-4, atol=1e-6)
-        for one, other in list(zip(model.parameters(), twin.parameters(), strict=True))[1:]:
-            torch.testing.assert_close(one, other)
-    assert model[0].weight.norm().item() == pytest.approx(length, rel=1e-5)
+        for number, weight in enumerate(weights):
+            slope = twin[number].weight.grad.flatten(1)
+            momenta[number] = 0.8 * momenta[number] + slope
+            way = orthogonal((slope + 0.8 * momenta[number])[None]).reshape(weight.shape)
+            moved = expected[number] - 0.02 * rate / 0.1 * lengths[number] * way / way.norm()
+            expected[number] = moved * lengths[number] / moved.norm()
+            torch.testing.assert_close(weight.detach(), expected[number], rtol=1e-4, atol=1e-6)
+        for one, other in zip(model.parameters(), twin.parameters(), strict=True):
+            if one.dim() < 4:
+                torch.testing.assert_close(one, other)
+    now = [weight.norm().item() for weight in weights]
+    assert now == pytest.approx(lengths, rel=1e-5)
 
 
 def test_what_has_no_length_to_keep_is_refused():

@@ -47,12 +47,21 @@ class Muon(torch.optim.Optimizer):
             torch._foreach_mul_(kept, group["momentum"])
             torch._foreach_add_(kept, slopes)
             if group["turn"]:
-                for weight, slope, momentum in zip(weights, slopes, kept, strict=True):
-                    ahead = slope + group["momentum"] * momentum
-                    way = orthogonal(ahead.flatten(1).to(self.kind)).view_as(weight)
-                    rotate(weight, way.to(weight.dtype), group["turn"] * group["lr"])
+                ahead = torch._foreach_add(slopes, kept, alpha=group["momentum"])
+                turn(weights, self._ways(ahead), group["turn"] * group["lr"])
             else:
                 torch._foreach_sub_(weights, torch._foreach_mul(kept, group["lr"]))
+
+    def _ways(self, slopes: Sequence[Tensor]) -> list[Tensor]:
+        """Each made orthogonal; those of one shape together, as small products are slow alone."""
+        alike: dict[tuple[int, int], list[int]] = {}
+        for number, slope in enumerate(slopes):
+            alike.setdefault((len(slope), slope[0].numel()), []).append(number)
+        found: dict[int, Tensor] = {}
+        for numbers in alike.values():
+            matrices = torch.stack([slopes[number].flatten(1).to(self.kind) for number in numbers])
+            found |= dict(zip(numbers, orthogonal(matrices), strict=True))
+        return [found[k].view_as(slope).to(slope.dtype) for k, slope in enumerate(slopes)]
 
     def _momentum(self, weight: Tensor) -> Tensor:
         state = self.state[weight]
@@ -62,19 +71,24 @@ class Muon(torch.optim.Optimizer):
         return buffer
 
 
-def rotate(weight: Tensor, way: Tensor, share: Tensor | float) -> None:
-    """Move a weight against `way` by a share of its length, which stays as it is."""
-    length = weight.norm()
-    weight.sub_(way * (share * length / way.norm().clamp_min(1e-12)))
-    weight.mul_(length / weight.norm().clamp_min(1e-12))
+def turn(weights: list[Tensor], ways: list[Tensor], share: Tensor | float) -> None:
+    """Move each weight against its way by a share of its length, which stays as it is."""
+    lengths, sizes = torch._foreach_norm(weights), torch._foreach_norm(ways)
+    for weight, way, length, size in zip(weights, ways, lengths, sizes, strict=True):
+        weight.sub_(way * (share * length / size.clamp_min(1e-12)))
+    for weight, length, now in zip(weights, lengths, torch._foreach_norm(weights), strict=True):
+        weight.mul_(length / now.clamp_min(1e-12))
 
 
-def orthogonal(matrix: Tensor) -> Tensor:
-    """About the orthogonal matrix nearest to a matrix, by products of matrices alone."""
+def orthogonal(matrices: Tensor) -> Tensor:
+    """About the orthogonal matrix nearest to each of some matrices, by products alone."""
     first, third, fifth = _QUINTIC
-    wide = matrix.T if matrix.shape[0] > matrix.shape[1] else matrix
-    found: Tensor = wide / wide.norm().clamp_min(1e-12)
+    tall = matrices.shape[1] > matrices.shape[2]
+    wide = matrices.mT if tall else matrices
+    found = wide / wide.norm(dim=(1, 2), keepdim=True).clamp_min(1e-12)
     for _ in range(_ROUNDS):
-        gram = found @ found.T
-        found = first * found + (third * gram + fifth * gram @ gram) @ found
-    return found.T if wide is not matrix else found
+        gram = found @ found.mT
+        gram = torch.baddbmm(gram, gram, gram, beta=third, alpha=fifth)
+        found = torch.baddbmm(found, gram, found, beta=first)
+    turned: Tensor = found.mT if tall else found
+    return turned
