@@ -7,6 +7,7 @@ import signal
 import subprocess
 import sys
 import time
+import warnings
 from pathlib import Path
 from types import SimpleNamespace
 
@@ -390,6 +391,16 @@ def test_formats(trained, capsys):
     for name, sign in (("markdown", "| --- |"), ("csv", "attack,"), ("latex", "\\begin{tabular}")):
         assert main([*words, name]) == 0
         assert sign in capsys.readouterr().out
+
+
+def test_advice_of_the_compiler_is_not_passed_on(capsys):
+    """torch 2.11 gives it on every GPU, of float32 products that training does not do."""
+    assert main(["list", "models"]) == 0
+    warnings.warn(
+        "TensorFloat32 tensor cores for float32 matrix multiplication available but not enabled. "
+        "Consider setting `torch.set_float32_matmul_precision('high')` for better performance.",
+        stacklevel=1,
+    )
 
 
 def test_demo_names_what_it_trains(monkeypatch, capsys):

@@ -516,6 +516,52 @@ def test_what_is_said_of_what_limits_the_strong_recipe_is_true() -> None:
         assert 0.02 < other["robust_accuracy"] - first["robust_accuracy"] < 0.025
 
 
+def test_what_is_said_of_weights_that_turn_is_true() -> None:
+    """docs/studies.md: as much is kept sooner, clean accuracy buys nothing, the rules."""
+    sweeps = {
+        study: {trial["chosen"]["run"]: trial for trial in json.loads(path.read_text())["trials"]}
+        for study in ("prior", "turn-small", "turned", "minute")
+        for path in [RESULTS / "sweeps" / f"{study}.json"]
+    }
+    small, turned, minute = (sweeps[study] for study in ("turn-small", "turned", "minute"))
+    turns, plain = (
+        [trial for name, trial in small.items() if name.startswith(kind)]
+        for kind in ("turn", "sgd")
+    )
+    assert len(turns) == len(plain) == 3
+    for what, ahead in (("robust_accuracy", 0.045), ("clean_accuracy", 0.08)):
+        assert min(one[what] for one in turns) > max(one[what] for one in plain) + ahead, what
+    lows, highs = zip(*(trial["interval"] for trial in turns), strict=True)
+    assert max(lows) < min(one["robust_accuracy"] for one in turns)
+    assert max(one["robust_accuracy"] for one in turns) < min(highs)
+
+    before, eight = sweeps["prior"]["cutmix-last"], turned.pop("eight")
+    assert 3 * recipe_epochs("turned") <= 65 * 2 + 5
+    assert 0 < eight["robust_accuracy"] - before["robust_accuracy"] < 0.01, "the rule wants a point"
+    assert before["interval"][1] > eight["interval"][0]
+    assert eight["clean_accuracy"] > before["clean_accuracy"] + 0.06
+    for trial in turned.values():
+        for what in ("robust_accuracy", "clean_accuracy"):
+            assert trial[what] < eight[what], trial["name"]
+    readings, rising = eight["early"], turned["all"]["early"]
+    assert max(readings.values()) == readings["30"] > readings["45"] + 0.03
+    assert max(rising.values()) == rising["45"] > readings["45"]
+
+    fast, best = minute["fast"], minute["pull-cutmix-turn"]
+    assert max(minute.values(), key=lambda one: one["robust_accuracy"]) is best
+    assert 0.008 < best["robust_accuracy"] - fast["robust_accuracy"] < 0.01
+    assert 0.025 < best["clean_accuracy"] - fast["clean_accuracy"] < 0.03
+    for name in ("fast-turn", "pull-turn"):
+        assert minute[name]["robust_accuracy"] < fast["robust_accuracy"]
+
+
+def recipe_epochs(study: str) -> int:
+    """For how long the runs of a study are trained unless one says otherwise."""
+    epochs = read_plan(ROOT / "studies" / f"{study}.toml").fields["epochs"]
+    assert isinstance(epochs, int)
+    return epochs
+
+
 def test_what_is_said_of_the_run_that_was_saved_is_true() -> None:
     """docs/training.md and studies.md: one seed of two began to collapse, and holds as well."""
     well, saved = json.loads((RESULTS / "late-rescue.json").read_text())

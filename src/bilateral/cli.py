@@ -50,6 +50,8 @@ def main(arguments: Sequence[str] | None = None) -> int:
     words = list(sys.argv[1:] if arguments is None else arguments)
     # Pillow warns of odd pictures that are then refused, or read, in a word of our own.
     warnings.filterwarnings("ignore", module="PIL")
+    # torch's compiler advises TF32 on every GPU; training is in bfloat16, and a re-check in float32.
+    warnings.filterwarnings("ignore", message="TensorFloat32 tensor cores")
     warnings.formatwarning = lambda message, *_, **__: f"bilateral: warning: {message}\n"
     try:
         with stoppable():

@@ -38,6 +38,21 @@ def test_the_strong_recipe_is_what_was_judged_but_for_its_guard_and_all_images(
     assert judged == watched.with_paths({"data.held_out": held_out})
 
 
+def test_what_turns_is_the_strong_recipe_and_the_fast_one_but_for_the_turn():
+    """So that `turned` and `minute` stand beside what was measured without a turn."""
+    turned, minute = (
+        {name: one.run for name, one in sweep.runs_of(sweep.read_plan(STUDIES / f"{study}.toml"))}
+        for study in ("turned", "minute")
+    )
+    prior = sweep.runs_of(sweep.read_plan(STUDIES / "prior.toml"))
+    (before,) = [one.run for name, one in prior if name == "cutmix-last/seed0"]
+    assert turned["eight/seed0"] == before.with_paths({"optimiser.turn": 0.015, "epochs": 45})
+    fast = recipe_named("cifar10-fast").with_paths({"data.held_out": 3000, "check_epochs": 5})
+    fast = fast.with_fields(recipe="cifar10-r-fgsm")
+    assert minute["fast/seed0"] == fast
+    assert minute["fast-turn/seed0"] == fast.with_paths({"optimiser.turn": 0.015})
+
+
 def test_the_fast_recipe_is_what_was_judged_but_for_its_length_and_all_images():
     plan = sweep.read_plan(STUDIES / "fast.toml")
     judged = {name: one.run for name, one in sweep.runs_of(plan)}["nuat/seed0"]

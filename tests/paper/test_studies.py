@@ -33,7 +33,11 @@ def runs_seen(runs):
 
 
 @pytest.mark.parametrize(
-    ("study", "cost"), [("strong", 120), ("fast", 300), ("lasting", 525), ("longest", 1050)]
+    ("study", "cost"),
+    [
+        *(("strong", 120), ("fast", 300), ("lasting", 525), ("longest", 1050)),
+        *(("turned", 360), ("minute", 240)),
+    ],
 )
 def test_every_candidate_costs_at_most_eight_passes_and_as_much_as_the_others(study, cost):
     for name, run in planned(study).items():
@@ -41,9 +45,12 @@ def test_every_candidate_costs_at_most_eight_passes_and_as_much_as_the_others(st
         assert passes <= 8, name
         # An epoch more or less, or a hundredth: readings fall on multiples of five epochs.
         assert cost - max(passes, cost / 100) < run.epochs * passes <= cost + 2, name
-        assert run.images_judging == (
-            1000 if run.data.held_out == 1000 or run.keep == "best" else 2000
-        )
+        if study in ("turned", "minute"):
+            assert run.images_judging == 3000
+        else:
+            assert run.images_judging == (
+                1000 if run.data.held_out == 1000 or run.keep == "best" else 2000
+            )
 
 
 def written(tmp_path):
