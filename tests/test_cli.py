@@ -393,7 +393,7 @@ def test_formats(trained, capsys):
         assert sign in capsys.readouterr().out
 
 
-def test_advice_of_the_compiler_is_not_passed_on(capsys):
+def test_advice_of_the_compiler_is_not_passed_on():
     """torch 2.11 gives it on every GPU, of float32 products that training does not do."""
     assert main(["list", "models"]) == 0
     warnings.warn(
@@ -436,17 +436,20 @@ def test_demo_keeps_its_promise(tmp_path):
 
 def test_json_is_one_document_whatever_a_model_prints(tmp_path):
     (tmp_path / "own.py").write_text(
-        "from torch import nn\n\n"
+        "import atexit, os\nfrom torch import nn\n\n"
+        "atexit.register(print, 'at the end')\n\n"
         "class Talks(nn.Sequential):\n"
         "    def forward(self, images):\n"
         "        print('forward', images.shape)\n"
         "        return super().forward(images)\n\n"
         "def build(classes, channels):\n"
         "    print('building')\n"
+        "    os.system('echo by another program')\n"
         "    return Talks(nn.Flatten(), nn.Linear(64 * channels, classes)).eval()\n"
     )
     words = ["--data", "digits", "--attacks", "fgsm", "--images", 20, "--quiet"]
     done = bilateral("evaluate", "own.py:build", *words, "--json", cwd=tmp_path)
     assert json.loads(done.stdout)["images"] == 20
-    assert "building" in done.stderr and "forward" in done.stderr
+    said = ("building", "forward", "by another program", "at the end")
+    assert all(words in done.stderr for words in said)
     assert "building" in bilateral("evaluate", "own.py:build", *words, cwd=tmp_path).stdout

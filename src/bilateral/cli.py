@@ -26,7 +26,7 @@ def program() -> int:
     if signal.getsignal(signal.SIGINT) is signal.default_int_handler:
         signal.signal(signal.SIGINT, signal.SIG_DFL)
     stop_with_parent()
-    code = main()
+    code = main(process=True)
     if _of_several():
         # A thread of gloo may still drop a tensor when the interpreter ends; to take the lock of an
         # interpreter that is going aborts the process (pytorch/pytorch#179291), and torchrun would
@@ -45,17 +45,17 @@ def _of_several() -> bool:
     return "TORCHELASTIC_RUN_ID" in os.environ and os.environ.get("WORLD_SIZE", "1") != "1"
 
 
-def main(arguments: Sequence[str] | None = None) -> int:
-    """Run a command and return its exit code."""
+def main(arguments: Sequence[str] | None = None, process: bool = False) -> int:
+    """Run a command and return its exit code; it may be what the `process` is for."""
     words = list(sys.argv[1:] if arguments is None else arguments)
     # Pillow warns of odd pictures that are then refused, or read, in a word of our own.
     warnings.filterwarnings("ignore", module="PIL")
-    # torch's compiler advises TF32 on every GPU; training is in bfloat16, and a re-check in float32.
+    # torch's compiler advises TF32 on a GPU; training is in bfloat16, and a re-check in float32.
     warnings.filterwarnings("ignore", message="TensorFloat32 tensor cores")
     warnings.formatwarning = lambda message, *_, **__: f"bilateral: warning: {message}\n"
     try:
         with stoppable():
-            return _run(words)
+            return _run(words, process)
     except UserError as error:
         print(f"bilateral: {' '.join(str(error).split())}", file=sys.stderr)
         return 2
@@ -81,7 +81,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
         return 128 + error.number
 
 
-def _run(words: list[str]) -> int:
+def _run(words: list[str], process: bool) -> int:
     if not words or words[0] in ("-h", "--help", "help"):
         width = max(map(len, COMMANDS))
         lines = [f"  {name:<{width}}  {summary}" for name, summary in COMMANDS.items()]
@@ -95,7 +95,7 @@ def _run(words: list[str]) -> int:
     if _of_several() and words[0] not in SHARED:
         raise UserError(f"{words[0]} is one process; torchrun is for {' and '.join(SHARED)}")
     as_json = "--json" in words and not {"-h", "--help"} & set(words)
-    with one_document() if as_json else nullcontext():
+    with one_document(process) if as_json else nullcontext():
         import_module(f"bilateral.commands.{words[0]}").command(words[1:])
     sys.stdout.flush()
     return 0

@@ -143,27 +143,99 @@ def test_a_model_that_knows_its_images_is_found(robust, undefended, digits, tole
     assert any("outputs jump between" in said for said in guard(model, *few(digits), EPSILON))
 
 
-@pytest.mark.parametrize("scale", [1.0, 1e-3, 1e3])
-def test_steep_and_flat_models_are_not_isolated(undefended, robust, digits, scale):
+def dead_class(value):
+    return lambda logits: F.pad(logits, (0, 1), value=value)
+
+
+HARMLESS = {
+    "more for every class": lambda logits: logits + 1000,
+    "a class that is never meant": dead_class(-1e4),
+    "a class at minus infinity": dead_class(-torch.inf),
+    "larger": lambda logits: 1e3 * logits,
+    "smaller": lambda logits: 1e-3 * logits,
+    "a little noise": lambda logits: logits + 1e-3 * torch.randn_like(logits),
+}
+
+
+def knows(model, images):
+    return isolated(model, images, noise_keys(torch.arange(len(images))), model(images))
+
+
+@pytest.mark.parametrize("after", HARMLESS.values(), ids=list(HARMLESS))
+@torch.no_grad()
+def test_what_changes_no_prediction_hides_no_jump(robust, undefended, digits, after):
+    images = digits[0][:100]
     for model in (undefended, robust):
-        steep = Wrapped(model, after=Layer(lambda logits: scale * logits)).eval()
-        assert not isolated(steep, digits[0], noise_keys(torch.arange(100))).any()
+        assert not knows(Wrapped(model, after=Layer(after)).eval(), images).any()
+    known = KnowsItsImages(undefended, robust, 1e-3).eval()
+    assert knows(Wrapped(known, after=Layer(after)).eval(), images).float().mean() > 0.9
 
 
 def test_a_rugged_model_is_isolated_where_it_jumps():
     """By hand: an edge at the image counts, a slope and an edge further off do not."""
     images = torch.full((1, 1, 4, 4), 0.5)
-    keys = noise_keys(torch.arange(1))
 
     def edge(at):
         return lambda given: torch.stack(
-            [100 * given.flatten(1).mean(1), 50.0 * ((given - 0.5).abs().flatten(1).amax(1) > at)],
+            [100 * given.flatten(1).mean(1), 30.0 * ((given - 0.5).abs().flatten(1).amax(1) > at)],
             1,
         )
 
-    assert isolated(edge(0.1 / 255), images, keys).all()
-    assert isolated(edge(0.4 / 255), images, keys).all()
-    assert not isolated(edge(0.6 / 255), images, keys).any()
+    assert knows(edge(0.1 / 255), images).all()
+    assert knows(edge(0.4 / 255), images).all()
+    assert not knows(edge(0.6 / 255), images).any()
+
+
+@pytest.mark.parametrize("level", [0.0, 1.0])
+def test_a_slope_goes_on_at_black_and_white(level):
+    """No neighbour lies outside of [0, 1], and a line is a line there too."""
+    images, weights = torch.full((2, 1, 4, 4), level), torch.linspace(1, 3, 32).view(16, 2)
+    seen = []
+
+    def linear(given):
+        seen.append(given)
+        return 100 * given.flatten(1) @ weights
+
+    assert not knows(linear, images).any()
+    assert all(given.min() >= 0 and given.max() <= 1 for given in seen)
+
+
+def test_nan_beside_the_images_is_refused(undefended, digits):
+    nowhere = Wrapped(undefended, after=Layer(lambda logits: logits * torch.nan))
+    model = KnowsItsImages(undefended, nowhere, 1e-3).eval()
+    assert knows(model, digits[0][:50]).all()
+    with pytest.raises(UserError, match="NaN an eighth of a grey level beside clean images"):
+        guard(model, *few(digits), EPSILON)
+    assert any("outputs jump" in said for said in guard(model, *few(digits), EPSILON, force=True))
+
+
+def test_an_edge_is_called_what_it_is(undefended, digits):
+    """A threshold at a grey level that the images have: not every such model means to cheat."""
+    binary = Wrapped(undefended, before=Layer(lambda images: (images > 0).float())).eval()
+    assert knows(binary, digits[0][:100]).all()
+    (said,) = [one for one in guard(binary, *few(digits), EPSILON) if "outputs jump" in one]
+    assert "recognises them or has an edge there" in said
+
+
+def test_an_input_that_is_rounded_is_not_isolated(undefended, robust, digits):
+    """Half of the digits' grey levels lie where it changes: it jumps, each way otherwise."""
+    for model in (undefended, robust):
+        rounded = Wrapped(model, before=Layer(straight_through)).eval()
+        assert knows(rounded, digits[0][:100]).float().mean() < 0.05
+
+
+def test_one_odd_image_of_few_raises_no_alarm(undefended, robust, digits):
+    """An undefended model at the first image alone."""
+    images, labels = digits[0][:19], digits[1][:19]
+
+    class KnowsOne(nn.Module):
+        def forward(self, given):
+            first = (given - images[0]).flatten(1).abs().amax(1) == 0
+            return torch.where(first[:, None], undefended(given), robust(given))
+
+    model = KnowsOne().eval()
+    assert knows(model, images).sum() == 1
+    assert not any("outputs jump" in said for said in guard(model, images, labels, EPSILON))
 
 
 OFFENDERS = {

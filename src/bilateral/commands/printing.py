@@ -12,14 +12,24 @@ _answers: ContextVar[TextIO | None] = ContextVar("answers", default=None)
 
 
 @contextmanager
-def one_document() -> Iterator[None]:
-    """What somebody's own model or attack prints goes to standard error, beside the progress."""
-    token = _answers.set(sys.stdout)
+def one_document(process: bool = False) -> Iterator[None]:
+    """What somebody's own model or attack prints goes to standard error, beside the progress.
+
+    Where the command is the whole `process`, so does what other programs and libraries print, and
+    what is printed when the interpreter ends.
+    """
+    answers = sys.stdout
+    if process:
+        sys.stdout.flush()
+        answers = os.fdopen(os.dup(1), "w")
+        os.dup2(2, 1)
+    token = _answers.set(answers)
     try:
         with redirect_stdout(sys.stderr):
             yield
     finally:
         _answers.reset(token)
+        answers.flush()
 
 
 def print_json(value: Any) -> None:

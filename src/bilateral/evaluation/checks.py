@@ -66,9 +66,11 @@ CHECKS: dict[str, Check] = {
         limit=1e-4,
     ),
     "isolated-images": Check(
-        "the logits of more than 5 % of the images lie further from those half a grey level beside "
-        "them, on both sides, than a twentieth of the largest logit",
-        "the model knows its test images and answers otherwise beside them, where attacks look",
+        "the logits of more than 5 % of the images are off the line through those an eighth to "
+        "half a grey level beside them, by more than a twentieth of the usual gap of the two "
+        "largest",
+        "the model answers otherwise beside its test images, where attacks look: it recognises "
+        "them, or has an edge there (a threshold)",
         limit=0.05,
         masked=0.05,
     ),

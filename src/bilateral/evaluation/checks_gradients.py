@@ -6,7 +6,7 @@ from torch import Tensor
 from torch.nn import functional as F
 
 from bilateral.attacks import ball, losses
-from bilateral.evaluation.checks import CHECKS, read
+from bilateral.evaluation.checks import read
 from bilateral.evaluation.diagnosis import (
     GradientMagnitude,
     Histogram,
@@ -33,14 +33,10 @@ def output_readings(subject: Subject) -> list[Reading]:
     turned = share(logits.argmax(1) != again.argmax(1))
     probabilities = (logits >= 0).all(1) & ((logits.sum(1) - 1).abs() < 1e-3)
     gaps = _gaps(logits)
-    if change > CHECKS["changing-outputs"].limit:
-        alone = read("isolated-images", None, details={"skipped": "outputs change anyway"})
-    else:
-        flags = isolated(subject.logits, subject.images, subject.keys)
-        alone = read("isolated-images", share(flags), images=len(flags))
+    alone = isolated(subject.logits, subject.images, subject.keys, logits)
     return [
         read("changing-outputs", change, details={"share_of_changed_classes": turned}),
-        alone,
+        read("isolated-images", share(alone), images=len(alone)),
         read("softmax-outputs", share(probabilities)),
         read("saturated-logits", float(gaps.median()), details={"largest": float(gaps.max())}),
     ]

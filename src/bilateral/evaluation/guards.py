@@ -1,7 +1,7 @@
 """Guards: what is looked at before hours are spent on a number that would mean nothing.
 
 A guard refuses what no attack could measure and warns of what a reader should know. All of them
-together cost a few hundred forward passes.
+together look at some thousand images.
 """
 
 from collections.abc import Iterator
@@ -14,7 +14,7 @@ from bilateral.attacks.losses import image_gradient
 from bilateral.attacks.untouched import untouched
 from bilateral.budgets import parse_budget
 from bilateral.errors import UserError
-from bilateral.evaluation.isolation import isolated
+from bilateral.evaluation.isolation import DISTANCES, isolated
 from bilateral.randomness import image_keys
 from bilateral.results import wilson_interval
 from bilateral.runtime import exact_float32
@@ -71,7 +71,8 @@ def guard(
     images, labels = images.to(device), labels.to(device)
     given = images.clone()
     outputs = _outputs(model, given)
-    refusals = list(_refusals(outputs, changed=not torch.equal(given, images)))
+    beside = _outputs(model, (images + DISTANCES[0]).clamp(0, 1))
+    refusals = list(_refusals(outputs, beside, changed=not torch.equal(given, images)))
     if refusals and not force:
         raise UserError(f"{refusals[0]}, or force the evaluation (--force, force=True)")
     random = list(_randomness(model, images, outputs))
@@ -79,7 +80,8 @@ def guard(
         *refusals,
         *_mode(model),
         *_budget(epsilon),
-        *(random or [*_company(model, images, outputs), *_neighbours(model, images)]),
+        *(random or _company(model, images, outputs)),
+        *_neighbours(model, images, outputs),
         *_gradients(model, images, labels, None if random else outputs),
         *_accuracy(model, images, labels, outputs),
         *(_guessing(labels, outputs) if few else ()),
@@ -93,7 +95,7 @@ def _outputs(model: nn.Module, images: Tensor) -> Tensor:
         return outputs.float()
 
 
-def _refusals(outputs: Tensor, changed: bool) -> Iterator[str]:
+def _refusals(outputs: Tensor, beside: Tensor, changed: bool) -> Iterator[str]:
     if changed:
         yield (
             "the model changes its input in place: the images that attacks find would be others "
@@ -101,6 +103,8 @@ def _refusals(outputs: Tensor, changed: bool) -> Iterator[str]:
         )
     elif bool(outputs.isnan().any()):
         yield "the model gives NaN on clean images; mend it first"
+    elif bool(beside.isnan().any()):
+        yield "the model gives NaN an eighth of a grey level beside clean images; mend it first"
     elif bool((outputs >= 0).all()) and bool(((outputs.sum(1) - 1).abs() < 1e-3).all()):
         yield (
             "the model returns probabilities (every row sums to 1), not logits: a softmax flattens "
@@ -153,15 +157,15 @@ def _company(model: nn.Module, images: Tensor, outputs: Tensor) -> Iterator[str]
         )
 
 
-def _neighbours(model: nn.Module, images: Tensor) -> Iterator[str]:
+def _neighbours(model: nn.Module, images: Tensor, outputs: Tensor) -> Iterator[str]:
     """Whether the model answers otherwise beside the test images than at them."""
     keys = image_keys(0, torch.arange(len(images), device=images.device))
-    share = float(isolated(lambda given: _outputs(model, given), images, keys).float().mean())
-    if share > ISOLATED:
+    flags = isolated(lambda given: _outputs(model, given), images, keys, outputs)
+    if _surely(flags, ISOLATED):
         yield (
-            f"outputs jump between {100 * share:.0f} % of {len(images)} images and what lies half "
-            "a grey level beside them: attacks see another model than clean images do; what they "
-            "leave overstates this one"
+            f"outputs jump between {100 * _share(flags):.0f} % of {len(images)} images and what "
+            "lies half a grey level beside them: the model recognises them or has an edge there, "
+            "so attacks do not see what gives the clean accuracy; run diagnose"
         )
 
 
@@ -184,12 +188,20 @@ def _gradients(
             "one that is judged"
         )
     still = gradient.flatten(1).nan_to_num(0.0).abs().amax(1) == 0
-    share = float(still.float().mean())
-    if share > STILL:
+    if _surely(still, STILL):
         yield (
-            f"gradients are zero or NaN on {100 * share:.0f} % of {len(labels)} images: attacks "
-            "by cross-entropy stand still there; run diagnose before believing the number"
+            f"gradients are zero or NaN on {100 * _share(still):.0f} % of {len(labels)} images: "
+            "attacks by cross-entropy stand still there; run diagnose before believing the number"
         )
+
+
+def _share(flags: Tensor) -> float:
+    return float(flags.float().mean())
+
+
+def _surely(flags: Tensor, limit: float) -> bool:
+    """Whether more than a share of the images is flagged, and not by the chance of few images."""
+    return wilson_interval(int(flags.sum()), len(flags))[0] > limit
 
 
 def _accuracy(model: nn.Module, images: Tensor, labels: Tensor, outputs: Tensor) -> Iterator[str]:
