@@ -145,9 +145,10 @@ def test_a_given_image_size_decides_what_follows_from_it(asked):
         (20_000, 128, 75, 1),
         (7_500, 128, 100, 3),
         (5_000, 128, 100, 5),
-        (4_999, 32, 50, 5),
-        (1_000, 32, 50, 25),
-        (600, 32, 50, 40),
+        (4_999, 32, 25, 5),
+        (1_000, 32, 25, 25),
+        (640, 32, 25, 39),
+        (600, 32, 28, 40),
         (200, 32, 84, 40),
         (36, 8, 125, 40),
         (20, 8, 250, 40),
@@ -163,6 +164,21 @@ def test_batches_and_epochs_follow_from_the_number(images, batch, epochs, check)
     assert run.model == ("wrn-16-2" if images < 5000 else "preact-resnet-18")
     said = remarks(run, 10, images)
     assert not any("updates in all" in one for one in said), "not of its own choice"
+
+
+def test_few_pictures_turn_the_weights_of_its_own_small_network():
+    """Somebody's own may have no convolutions; what begins with weights was not tried so."""
+    assert choice(images=4_999).optimiser.turn == 0.03
+    for run in (
+        choice(images=5_000),
+        choice(images=600, weights="w.safetensors"),
+        choice(images=600, model="own.py:build"),
+        choice(images=600, image_size=128),
+    ):
+        assert run.optimiser.turn is None
+    assert choice(images=600, model="own.py:build").epochs == 50, "as without"
+    said = described(choice(images=600), Survey(10, 600, 32, (32, 32)))
+    assert "batches of 32, convolutions turn by 0.03, guard two-step" in said
 
 
 @pytest.mark.parametrize(
@@ -233,6 +249,7 @@ def test_a_folder_needs_nothing_else(photographs, tmp_path, capsys):
     folder = tmp_path / "folder-small-cnn" / "seed0"
     run = json.loads((folder / "config.json").read_text())["run"]
     assert (run["recipe"], run["image_size"], run["guard"]) == ("folder", 32, "two-step")
+    assert run["optimiser"]["turn"] is None, "not of a network of somebody's own"
     assert run["adversary"]["projection"] == "none" and run["optimiser"]["batch_size"] == 8
     assert (folder / "model.safetensors").exists()
     assert main(list(map(str, words))) == 0, "the same is chosen again"
@@ -244,6 +261,15 @@ def test_a_folder_needs_nothing_else(photographs, tmp_path, capsys):
     assert (copy / "model.safetensors").read_bytes() == (folder / "model.safetensors").read_bytes()
     assert main(["evaluate", str(folder), "--attacks", "fgsm", "--json", "--quiet"]) == 0
     assert json.loads(capsys.readouterr().out)["images"] == 2
+
+
+def test_its_own_network_is_trained_with_weights_that_turn(photographs, tmp_path):
+    words = ["train", "folder", "--data", f"folder:{photographs}", "--epochs", "1"]
+    done = bilateral(*words, "--check-epochs", "1", "--quiet", "--json", cwd=tmp_path)
+    assert done.returncode == 0, done.stderr
+    folder = tmp_path / json.loads(done.stdout)["folder"]
+    run = json.loads((folder / "config.json").read_text())["run"]
+    assert (run["model"], run["optimiser"]["turn"]) == ("wrn-16-2", 0.03)
 
 
 def test_photographs_are_cropped_and_decoded_as_they_are_needed(photographs, tmp_path):

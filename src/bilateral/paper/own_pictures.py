@@ -33,6 +33,9 @@ any network learns them by heart soon after it has learnt from them (`own-few.to
 """
 FEW_MODEL, FEW_EPOCHS, FEW_BATCH, UPDATES = "wrn-16-2", 50, 32, 500
 """Very few pictures are seen for more epochs, until there are so many updates."""
+TURN = 0.03
+"""Few pictures are learnt with weights that turn, in half of the epochs (`own-turn.toml`);
+somebody's own network may have nothing to turn."""
 BEGUN_EPOCHS = 60
 """With weights to begin with (`own-source.toml`), in batches of 128 of few pictures too."""
 SMALL_BUDGET, LARGE_BUDGET = 8 / 255, 4 / 255
@@ -119,8 +122,13 @@ def chosen(survey: "Survey", given: Run, network: Network | None = None) -> Run:
     batch = _batch_size(images, FEW_BATCH if few and not begun else LARGEST_BATCH)
     rate = FOLDER.optimiser.learning_rate * batch / LARGEST_BATCH
     epochs = min(max(round(IMAGES_SEEN / images), EPOCHS[0]), EPOCHS[1])
+    turning = few and not (begun or large) and given.model == FOLDER.model
     if few:
-        epochs = BEGUN_EPOCHS if begun else max(FEW_EPOCHS, -(-UPDATES // (images // batch)))
+        enough = FEW_EPOCHS // 2 if turning else FEW_EPOCHS
+        epochs = BEGUN_EPOCHS if begun else max(enough, -(-UPDATES // (images // batch)))
+    optimiser = FOLDER.optimiser.with_fields(
+        batch_size=batch, learning_rate=rate, turn=TURN if turning else None
+    )
     augment = "resized-crop-flip" if photographs else "crop-flip"
     if (size or survey.side) < CROPPED:
         augment = "none"
@@ -130,7 +138,7 @@ def chosen(survey: "Survey", given: Run, network: Network | None = None) -> Run:
         model=network.model if network else "resnet-50" if large else small,
         image_size=size,
         adversary=FOLDER.adversary.with_fields(epsilon=budget, step_size=budget),
-        optimiser=FOLDER.optimiser.with_fields(batch_size=batch, learning_rate=rate),
+        optimiser=optimiser,
         epochs=epochs,
         check_epochs=min(max(round(IMAGES_A_READING / images), 1), LEAST_OFTEN),
     )
@@ -163,10 +171,12 @@ def described(run: Run, survey: "Survey") -> str:
     if labels.rule in ("adversarial", "supplementary"):
         ratio = "classes - 1" if labels.ratio is None else f"{labels.ratio:g}"
         rule += f" (ratio {ratio})"
+    turn = run.optimiser.turn
+    steps = f"convolutions turn by {turn:g}, " if turn else ""
     return (
         f"{survey.images:,} pictures in {survey.classes} classes ({seen}), {survey.test_images:,} "
         f"more for test: {run.model}, images "
         f"{size}, budget {fraction_text(adversary.epsilon)}, {rule}, "
-        f"epochs {run.epochs}, batches of {run.optimiser.batch_size}, guard {run.guard}; "
+        f"epochs {run.epochs}, batches of {run.optimiser.batch_size}, {steps}guard {run.guard}; "
         "every choice is an option (--help)"
     )
