@@ -396,7 +396,7 @@ def test_make_targets_exist() -> None:
                 *(f"ranking:{study}" for study in CIFAR10_STUDIES[:-2]),
                 *("ranking:turn-small", "ranking:turned", "ranking:minute", "ranking:own-digits"),
                 *("ranking:own-photographs", "ranking:own-few", "ranking:own-middle"),
-                "ranking:own-source",
+                *("ranking:own-turn-photographs", "ranking:own-turn", "ranking:own-source"),
             ],
         ),
     ],

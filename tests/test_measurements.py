@@ -675,8 +675,42 @@ def test_what_is_said_of_few_pictures_is_true() -> None:
     assert 0 < left["wrn-16-2-100-cutmix"] - base < 0.02
     assert 0 < left["wrn-16-2-50-updates"] - base < 0.02
     run = chosen(Survey(10, 600, 32, (32, 32)), recipe_named("folder"))
-    assert (run.model, run.epochs, run.optimiser.batch_size) == ("wrn-16-2", 50, 32)
-    assert run.data.cutmix == 0
+    assert (run.model, run.optimiser.batch_size, run.data.cutmix) == ("wrn-16-2", 32, 0)
+    own = recipe_named("folder").with_fields(model="own.py:build")
+    assert chosen(Survey(10, 600, 32, (32, 32)), own).epochs == 50
+
+
+def test_what_is_said_of_weights_that_turn_for_few_pictures_is_true() -> None:
+    """docs/studies.md: the rule of studies/own-turn.toml, and what `folder` takes by it."""
+
+    def means(study: str, run: str) -> dict[str, float]:
+        found = json.loads((RESULTS / "sweeps" / f"{study}.json").read_text())["trials"]
+        trials = [trial for trial in found if trial["chosen"]["run"] == run]
+        assert len(trials) == (3 if study in ("own-turn-photographs", "own-source") else 1)
+        names = ("robust_accuracy", "clean_accuracy")
+        return {name: sum(one[name] for one in trials) / len(trials) for name in names}
+
+    kinds = [
+        (means("own-source", "new"), "own-turn-photographs", "turn"),
+        (means("own-few", "wrn-16-2-50-updates"), "own-turn", "600"),
+        (means("own-middle", "30"), "own-turn", "5000"),
+    ]
+    gains: dict[str, list[float]] = {"": [], "-half": []}
+    for before, study, name in kinds:
+        for length, found in gains.items():
+            after = means(study, f"{name}{length}")
+            found.append(after["robust_accuracy"] - before["robust_accuracy"])
+            assert after["clean_accuracy"] > before["clean_accuracy"] + 0.07
+    photographs, hundreds, thousands = gains["-half"]
+    assert min(photographs, thousands) > 0.05 and 0 < hundreds < 0.02
+    assert sum(gains["-half"]) / 3 > 0.02 and min(gains[""]) < -0.02, "the rule"
+    assert abs(gains[""][0] - photographs) < 0.01 and abs(gains[""][2] - thousands) < 0.01
+    for study, name in (("own-turn-photographs", "turn"), ("own-turn", "5000")):
+        whole, half = (means(study, f"{name}{length}") for length in gains)
+        assert whole["clean_accuracy"] > half["clean_accuracy"]
+    run = chosen(Survey(10, 4_999, 32, (32, 32)), recipe_named("folder"))
+    assert (run.epochs, run.optimiser.turn) == (25, 0.03)
+    assert chosen(Survey(10, 5_000, 32, (32, 32)), recipe_named("folder")).optimiser.turn is None
 
 
 def test_what_is_said_of_some_thousand_pictures_is_true() -> None:
