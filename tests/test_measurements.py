@@ -746,11 +746,15 @@ def test_what_is_said_of_weights_to_begin_with_is_true() -> None:
     assert (run.epochs, optimiser.batch_size, optimiser.learning_rate) == (60, 128, 0.1)
     verdicts = json.loads((RESULTS / "diagnose-folder.json").read_text())
     assert [one["verdict"] for one in verdicts] == ["holds"] * 2
-    typed, begun, before = json.loads((RESULTS / "folder-sample.json").read_text())
+    typed, begun, before, _ = json.loads((RESULTS / "folder-sample.json").read_text())
     assert begun["attacks"]["apgd"]["accuracy"] < 0.5
+    assert min(begun["by_seed"]["apgd"]) > max(typed["by_seed"]["apgd"])
+    assert min(typed["by_seed"]["apgd"]) > max(before["by_seed"]["apgd"])
     for what in ("apgd", "pgd20", "clean"):
-        assert min(begun["by_seed"][what]) > max(typed["by_seed"][what]), what
-    assert typed["attacks"]["apgd"]["accuracy"] > before["attacks"]["apgd"]["accuracy"]
+        assert min(begun["by_seed"][what]) > max(before["by_seed"][what]), what
+        left = [sum(row["by_seed"][what]) / 3 for row in (typed, begun, before)]
+        assert left[2] < left[0] and left[1] - left[0] < left[1] - left[2], what
+    assert (typed["epochs"], before["epochs"]) == (28, 50)
 
 
 @pytest.mark.parametrize("study", sorted(path.stem for path in RESULTS.glob("sweeps/*.json")))
