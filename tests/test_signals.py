@@ -59,7 +59,7 @@ def plainly(number):
 @pytest.mark.parametrize(("number", "code"), SIGNALS)
 @pytest.mark.parametrize("moment", [plainly, while_importing, while_a_class_is_made, in_a_callback])
 def test_a_signal_ends_the_command(moment, number, code, monkeypatch, capfd):
-    monkeypatch.setattr(cli, "_run", lambda _: moment(number))
+    monkeypatch.setattr(cli, "_run", lambda *_: moment(number))
     before = signal.getsignal(signal.SIGALRM), sys.unraisablehook
     began = time.monotonic()
     assert cli.main(["list"]) == code
@@ -108,7 +108,7 @@ def test_a_command_stops_when_the_process_it_works_for_is_killed(tmp_path):
         "import os, sys, time\n"
         "from bilateral import cli\n"
         "os.write(1, b'%d\\n' % os.getpid())\n"  # in one piece: two processes write here
-        "cli._run = lambda _: time.sleep(30)\n"
+        "cli._run = lambda *_: time.sleep(30)\n"
         "open(sys.argv[1], 'w').write(str(cli.program()))\n"
     )
     parent = (
