@@ -173,6 +173,10 @@ class Data(Settings):
         0.0,
         description="share of images in which a box shows another image; labels mix by area",
     )
+    vary: Annotated[float, Field(ge=0, le=1)] = Field(
+        0.0,
+        description="share of images turned, sheared, or with other brightness, contrast or colour",
+    )
     fidelity: Literal["ours", "authors"] = Field(
         "ours",
         description="authors: one mirror decision for a whole batch, on every data set",
@@ -317,9 +321,10 @@ class Run(Settings):
             raise ValueError("weight_perturbation_along = momentum: optimiser.momentum is 0")
         if self.weight_perturbation_along == "momentum" and self.optimiser.turn:
             raise ValueError("weight_perturbation_along = momentum is SGD's: no optimiser.turn")
-        if self.adversary.prior_start and self.data.augment == "resized-crop-flip":
+        if self.adversary.prior_start and (self.data.streamed or self.data.vary):
             raise ValueError(
-                "adversary.prior_start follows crops alone: data.augment must not resize"
+                "adversary.prior_start follows crops alone: data.augment must not resize, and "
+                "data.vary must be 0"
             )
         if self.data.cutmix:
             self._mixable()

@@ -104,7 +104,7 @@ VARIANTS = [
     {"labels.averaged_share": 0.5},
     {"adversary.batch_norm": "train"},
     {"adversary.prior_start": True},
-    MIXED,
+    MIXED | {"data.vary": 1.0},
     MIXED | {"adversary.prior_start": True},
     MOMENTUM,
     NUAT,

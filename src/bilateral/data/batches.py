@@ -15,6 +15,7 @@ from bilateral.config import Data
 from bilateral.data.datasets import Split
 from bilateral.data.datasets_entry import Bytes
 from bilateral.data.resized_crop import resized_crop_flip
+from bilateral.data.varying import varied
 from bilateral.randomness import image_keys, purpose_key, uniform
 
 PADDING = 4
@@ -93,10 +94,18 @@ def augmentation_keys(seed: int, epoch: int, step: int) -> tuple[int, int, int]:
 
 
 def augment(batch: Batch, settings: Data, size: int, keys: Tensor) -> Tensor:
-    """A batch as floats in [0, 1], cropped and mirrored by its `augmentation_keys`.
+    """A batch as floats in [0, 1], cropped, mirrored and varied by its `augmentation_keys`.
 
     `size` is the side of a resized crop.
     """
+    images = _framed(batch, settings, size, keys)
+    if not settings.vary:
+        return images
+    return varied(images, image_keys(keys[:1], batch.numbers), settings.vary)
+
+
+def _framed(batch: Batch, settings: Data, size: int, keys: Tensor) -> Tensor:
+    """The part of each image that is shown."""
     if settings.augment == "none":
         return as_floats(batch.pixels)
     if settings.augment == "resized-crop-flip":

@@ -113,11 +113,12 @@ def _data(subject: Subject, run: Run) -> str:
     images = "all" if amount is None else f"{amount} of each class"
     if run.data.held_out:
         images += f", without {run.data.held_out:,} held out"
-    mixed = run.data.cutmix
+    further = [("CutMix", run.data.cutmix), ("varied", run.data.vary)]
+    augmentation = [run.data.augment, *(f"{name} {share:g}" for name, share in further if share)]
     lines = [
         f"Data set: {escaped(run.data.name)}" + (f" ({escaped(known.summary)})" if known else ""),
         f"Training images: {images}",
-        f"Augmentation: {run.data.augment}" + (f", CutMix {mixed:g}" if mixed else ""),
+        f"Augmentation: {', '.join(augmentation)}",
         f"Classes, in the order of the logits: {shown}",
     ]
     if run.weights is not None:
