@@ -144,5 +144,5 @@ def test_the_page_shows_the_mean_and_the_spread(tmp_path):
     shown = f"{facts} 81.0 (80.0 to 82.0) |  |"
     assert f"{shown} 51.0 (50.8 to 51.2) |" in page
     assert page.count("\n|") == 2, "a row that was not measured is not shown empty"
-    assert page.endswith("yet: cifar10-fast; cifar10-strong, wide; svhn-strong; cifar100-strong.")
+    assert page.endswith("yet: cifar10-fast; cifar10-wide; svhn-strong; cifar100-strong.")
     assert "- cifar10-strong (preact-resnet-18-silu, trained in 280 s): a GPU" in page
