@@ -2,6 +2,7 @@ import dataclasses
 import hashlib
 import io
 import json
+import runpy
 import struct
 import zlib
 from pathlib import Path
@@ -13,10 +14,11 @@ import pytest
 from PIL import Image, ImageFile
 
 from bilateral.data.datasets import DATASETS, DatasetEntry
-from bilateral.data.datasets_entry import SPLITS, Digests, SplitName, in_canonical_order
+from bilateral.data.datasets_entry import SPLITS, Digests, Split, SplitName, in_canonical_order
 from bilateral.data.readers import BinaryBatches, SpritePack, decode
 from bilateral.errors import UserError
 
+ROOT = Path(__file__).parents[2]
 FORMS = ["python", "binary", "npm"]
 
 
@@ -212,6 +214,29 @@ def test_sprite_pack(pack: Any, tmp_path: Path) -> None:
     for split in SPLITS:
         for found, expected in zip(decoded[split], arrays[split], strict=True):
             np.testing.assert_array_equal(found, expected)
+
+
+def test_a_pack_written_for_a_lent_machine_is_read_again(pack: Any, tmp_path: Path) -> None:
+    """`studies/lease/sprites.py`: two folders, put together on the other machine."""
+    entry, files, arrays = pack
+    write_sprites = runpy.run_path(str(ROOT / "studies/lease/sprites.py"))["write_sprites"]
+    halves = tmp_path / "first", tmp_path / "second"
+    for half in halves:
+        half.mkdir()
+    splits = {split: Split(*arrays[split], entry.classes) for split in SPLITS}
+    write_sprites(entry, splits, *halves)
+    together = {file.name: file.read_bytes() for half in halves for file in half.iterdir()}
+    assert set(together) == set(files)
+    assert len(list(halves[0].iterdir())) == 2, "of three sprites"
+    decoded = decode(entry, write(tmp_path / "whole", together))
+    for split in SPLITS:
+        for found, expected in zip(decoded[split], arrays[split], strict=True):
+            np.testing.assert_array_equal(found, expected)
+
+
+def test_every_set_of_small_colour_pictures_is_read_from_sprites() -> None:
+    readers = {name: DATASETS[name].readers for name in ("cifar10", "cifar100", "svhn")}
+    assert [name for name, known in readers.items() if SpritePack() not in known] == []
 
 
 @pytest.mark.parametrize(

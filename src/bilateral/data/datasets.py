@@ -73,6 +73,7 @@ DATASETS: dict[str, DatasetEntry] = {
             RowPictures(
                 train=tuple(f"{name}.png" for name in _CIFAR10_BATCHES), test=("test_batch.png",)
             ),
+            SpritePack(),
         ),
         url="https://www.cs.toronto.edu/~kriz/cifar-10-python.tar.gz",
         md5="c58f30108f718f92721af3b95e74349a",

@@ -1,0 +1,19 @@
+#!/usr/bin/env bash
+# Makes carry/, what a lent machine without a network needs: CIFAR-10 in two halves of 50 MiB, the
+# packages that it lacks (compiled for its Python), and the history, so that results know their commit.
+set -euo pipefail
+cd "$(dirname "$0")/../.."
+python="${PYTHON:-.venv/bin/python}"
+rm -rf carry
+mkdir -p carry/packages
+"$python" studies/lease/sprites.py carry/first carry/second
+"$python" -m pip install --quiet --no-compile --disable-pip-version-check --no-deps --target carry/packages \
+  -c constraints.txt --python-version "${MACHINE_PYTHON:-3.12}" --platform manylinux2014_x86_64 \
+  --only-binary=:all: \
+  annotated-types pydantic pydantic-core typing-extensions typing-inspection \
+  docstring-parser tyro typeguard pytest-timeout pyautoattack
+rm -rf carry/packages/pyautoattack/examples
+tar cJf carry/first/packages.txz -C carry packages
+rm -rf carry/packages
+git bundle create --quiet carry/first/history.bundle main
+du -sh carry/*

@@ -1,0 +1,23 @@
+#!/usr/bin/env bash
+# On the lent machine, from the repository's copy: puts what has been carried so far into ~/lease.
+# The call that brings carry/second (and carry/first before it) makes the data set whole.
+set -euo pipefail
+lease=~/lease
+mkdir -p "$lease"/{pack,data,log}
+if [ -f carry/first/history.bundle ]; then
+  rm -rf "$lease/code"
+  git clone --quiet --branch main carry/first/history.bundle "$lease/code"
+  tar xJf carry/first/packages.txz -C "$lease"
+fi
+for half in first second; do
+  if [ -d "carry/$half" ]; then cp carry/"$half"/*.{webp,npy} "$lease/pack/" 2>/dev/null || true; fi
+done
+cat > "$lease/environment" <<END
+export PATH="$lease/code/studies/lease:\$PATH" PYTHONPATH="$lease/code/src:$lease/packages"
+export BILATERAL_DATA="$lease/data" PYTHONUNBUFFERED=1
+cd "$lease"
+END
+if [ -d carry/second ]; then
+  . "$lease/environment"
+  python3 -m bilateral data fetch cifar10 --source "$lease/pack"
+fi
