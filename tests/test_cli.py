@@ -175,6 +175,17 @@ def test_what_torch_does_at_the_end_is_no_part_of_a_run_of_several_processes(sev
         assert said.startswith("bilateral: unknown command" if expected else "bilateral 0.")
 
 
+@pytest.mark.parametrize("closed", [">&-", "2>&-", "<&- >&- 2>&-"])
+@pytest.mark.parametrize("words", ["--version", "list attacks", "list attacks --json", "nothing"])
+def test_closed_standard_files_are_no_failure(words, closed):
+    """What cannot be printed is not; and no file that is opened later takes the number of one."""
+    code = 2 if words == "nothing" else 0
+    command = f"{sys.executable} -m bilateral {words} {closed}"
+    done = subprocess.run(command, shell=True, capture_output=True, text=True, check=False)
+    assert done.returncode == code
+    assert "Traceback" not in done.stderr
+
+
 @pytest.mark.parametrize(("number", "code"), [(signal.SIGINT, 130), (signal.SIGTERM, 143)])
 def test_a_signal_saves_first(tmp_path, number, code):
     command = [

@@ -25,6 +25,7 @@ def program() -> int:
     """The process `bilateral`: before and after the command a Ctrl-C ends it without a word."""
     if signal.getsignal(signal.SIGINT) is signal.default_int_handler:
         signal.signal(signal.SIGINT, signal.SIG_DFL)
+    _open_what_is_closed()
     stop_with_parent()
     code = main(process=True)
     if _of_several():
@@ -35,6 +36,16 @@ def program() -> int:
         sys.stderr.flush()
         os._exit(code)
     return code
+
+
+def _open_what_is_closed() -> None:
+    """A closed standard input or output becomes the null device (`bilateral ... >&-`).
+
+    A file that is opened later would otherwise get its number, and with it what libraries print.
+    """
+    for name, mode in (("stdin", "r"), ("stdout", "w"), ("stderr", "w")):
+        if getattr(sys, name) is None:  # the lowest free number is that of the closed one
+            setattr(sys, name, os.fdopen(os.open(os.devnull, os.O_RDWR), mode))
 
 
 def _of_several() -> bool:

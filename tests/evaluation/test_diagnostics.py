@@ -528,6 +528,21 @@ def test_outputs_that_are_not_finite_are_refused(robust, digits):
         diagnose(broken, *digits, EPSILON, effort=QUICK)
 
 
+def test_outputs_that_are_not_finite_near_the_images_are_refused(robust, digits):
+    """On the images themselves all is well: digits have sixteen grey levels."""
+
+    class Holed(Wrapped):
+        def forward(self, images):
+            logits = super().forward(images)
+            away = (16 * images - (16 * images).round()).abs().flatten(1).amax(1) > 0.3
+            return torch.where(away[:, None], torch.nan, logits)
+
+    holed = Holed(robust).eval()
+    assert holed(digits[0]).isfinite().all()
+    with pytest.raises(UserError, match="not finite on these images or near them"):
+        diagnose(holed, *digits, EPSILON, effort=QUICK)
+
+
 def test_the_command_writes_what_it_prints(tmp_path, monkeypatch, capsys):
     monkeypatch.chdir(tmp_path)
     (tmp_path / "own.py").write_text(

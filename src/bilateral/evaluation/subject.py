@@ -11,6 +11,7 @@ from torch import Tensor, nn
 from bilateral.attacks.settings import APGD, AttackSettings
 from bilateral.attacks.untouched import untouched
 from bilateral.config import GradientAttack
+from bilateral.errors import UserError
 from bilateral.evaluation.diagnosis import Effort
 from bilateral.evaluation.robustness import robust_flags
 from bilateral.evaluation.search import Search, prepare_search
@@ -57,11 +58,17 @@ class Subject:
     effort: Effort
 
     def logits(self, images: Tensor) -> Tensor:
-        """The float32 outputs, in eval mode."""
+        """The float32 outputs, in eval mode; a model without an answer cannot be examined."""
         with untouched(self.model), torch.no_grad(), exact_float32():
-            return torch.cat(
+            logits = torch.cat(
                 [self.model(part).float() for part in torch.split(images, self.batch_size)]
             )
+        if not bool(logits.isfinite().all()):
+            raise UserError(
+                "the model gives outputs that are not finite on these images or near them; mend "
+                "it first (`evaluate` counts such images as broken)"
+            )
+        return logits
 
     def is_right(self, images: Tensor) -> Tensor:
         """Which images the model classifies right."""
