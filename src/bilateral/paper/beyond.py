@@ -43,7 +43,8 @@ WIDE = STRONG.with_fields(
     data=Data(cutmix=0.5, vary=0.5),
     model="wrn-28-10-silu",
     optimiser=STRONG.optimiser.with_fields(turn=0.015),
-    epochs=45,
+    check_epochs=10,
+    epochs=40,
 )
 """The first of `studies/varied.toml` in the paper's network, for as many epochs as fit a lease."""
 
