@@ -13,11 +13,15 @@ import pytest
 import torch
 
 from bilateral.commands.reproduce import with_data
+from bilateral.data.datasets import load_training
 from bilateral.errors import UserError
-from bilateral.paper.plan import Choices
+from bilateral.paper.plan import Choices, runs_of
 from bilateral.paper.reproduce import Reproduction, printed, read_rows
 from bilateral.paper.side_by_side import side_by_side
 from bilateral.paper.tables import TABLES
+from bilateral.runs import RunFolder
+from bilateral.training.progress import TrainingProgress
+from bilateral.training.trainer import train
 from entry_point import bilateral
 
 ENVIRONMENT = {**os.environ, "OMP_NUM_THREADS": "1"}
@@ -132,6 +136,22 @@ def test_seeds_are_averaged_and_other_rows_stay(tmp_path):
     )["entries"][0]
     mean = (one["clean_accuracy"] + second["clean_accuracy"]) / 2
     assert two[1]["clean_accuracy"] == pytest.approx(mean)
+
+
+def test_a_row_is_never_of_another_run(tmp_path):
+    """A run of the recipe's name that somebody trained with other settings, to its end."""
+    table = TABLES["cifar10"]
+    (row,) = (one for one in table.rows if one.title == "R-MC-LA")
+    small = type(table)(table.name, table.title, table.where, table.columns[:1], (row,))
+    runs, results = tmp_path / "runs", tmp_path / "results"
+    work = Reproduction(runs, results, Choices(quick=True), CPU, "words")
+    run = runs_of(small, row, Choices(quick=True))[0]
+    other = run.with_fields(epochs=run.epochs + 1)
+    folder = RunFolder(runs / "cifar10-r-mc-la" / "seed0")
+    train(other, folder, load_training(other), CPU, TrainingProgress(quiet=True))
+    with pytest.raises(UserError, match=r"holds another configuration \(epochs"):
+        work.table(small)
+    assert not results.exists()
 
 
 def test_printed_figures_are_filed_like_ours():

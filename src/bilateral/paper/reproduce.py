@@ -112,8 +112,10 @@ class Reproduction:
         return label_chart(label_examples(target, run), target.split.classes)
 
     def trained(self, run: Run) -> RunFolder:
-        """The folder of a run, trained to its end."""
+        """The folder of a run, trained to its end; another run that lies there is refused."""
         folder = self._folder(run)
+        if folder.config.exists():
+            folder.prepare(run, {})
         if not folder.weights.exists():
             split = load_training(run)
             limit_threads(self.device, split.image_values)
