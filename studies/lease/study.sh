@@ -1,0 +1,15 @@
+#!/usr/bin/env bash
+# `study.sh NAME [OPTION...]`: the runs of studies/NAME.toml beside each other on one device, then the ranking.
+set -euo pipefail
+. ~/lease/environment
+trap 'echo "$(date +%T) exit $?: done"' EXIT  # look.sh waits for this line
+file="$HOME/lease/code/studies/$1.toml"
+sweep() { python3 -m bilateral sweep "$file" "$@"; }
+
+for trial in $(sweep --plan | sed -n 's/^\([^ ]*\/seed[0-9]*\):.*/\1/p'); do
+  echo "$(date +%T) $trial"
+  sweep --trial "$trial" "${@:2}" --quiet >> log/study.log 2>&1 &
+  sleep "${APART:-25}"  # the first compiles; what it leaves in the cache serves the others
+done
+wait
+sweep --quiet
