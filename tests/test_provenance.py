@@ -6,12 +6,11 @@ import pytest
 
 from bilateral.cli import main
 from bilateral.config import Run, config_digest
-from bilateral.evaluation.robustness import weights_digest
 from bilateral.models import build_model
 from bilateral.paper.recipes import RECIPES
 from bilateral.results import MemberFlags
 from bilateral.runs import RunFolder
-from bilateral.weights import read_weights
+from bilateral.weights import read_weights, weights_digest
 
 TRAIN = ["train", "digits-r-mc-la", "--epochs", "1", "--data.images-per-class", "13"]
 TRAIN += ["--check-epochs", "0", "--quiet", "--optimiser.batch-size", "26"]

@@ -2,6 +2,7 @@
 
 import hashlib
 import json
+from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -14,10 +15,13 @@ from bilateral.storage import append_line, write_atomic, write_json
 
 __all__ = [
     "RunFolder",
+    "changed_settings",
+    "check_trained",
     "file_digest",
     "no_model",
     "no_run",
     "safe_name",
+    "said_of_weights",
     "weights_file",
     "write_atomic",
     "write_json",
@@ -107,24 +111,22 @@ class RunFolder:
             return ""
         return "names without their classes" if schema == 2 else "a seed"
 
-    def prepare(self, run: Run, versions: dict[str, str]) -> None:
-        """Make the folder for a run, or check that the one that is there holds the same run."""
+    def prepare(self, run: Run, versions: dict[str, str]) -> Run:
+        """Make the folder for a run, or check that the one that is there holds the same run.
+
+        Returns the run, with the digest of the weights that it began with where that is known.
+        """
         if not self.config.exists():
             said = {"run": run.model_dump(mode="json"), "versions": versions}
             write_json(self.config, {"schema": _SCHEMA, **said})
-            return
-        # How often a checkpoint is written does not change what is computed, and a file that a run
-        # began with is not read again.
+            return run
         before = self.read_run()
-        same = run.with_fields(
-            checkpoint_seconds=before.checkpoint_seconds,
-            weights_digest=run.weights_digest or before.weights_digest,
-        )
-        if changed := differences(before, same):
+        if changed := changed_settings(before, run):
             raise UserError(
                 f"{self.path} holds another configuration ({'; '.join(changed)}); "
                 "choose another --name, --out or --seed"
             )
+        return run.with_fields(weights_digest=run.weights_digest or before.weights_digest)
 
     def cut_log(self, epochs: int) -> None:
         """Keep the lines of the first `epochs` epochs: what came after them is done again."""
@@ -181,6 +183,48 @@ def differences(one: Settings, other: Settings) -> list[str]:
         for key in before | after
         if before.get(key) != after.get(key)
     ]
+
+
+def changed_settings(before: Run, run: Run) -> list[str]:
+    """In what a run differs from the one before it, as `field: one -> other`.
+
+    How often a checkpoint is written changes nothing that is computed, and a file that a run began
+    with is not read again.
+    """
+    same = run.with_fields(
+        checkpoint_seconds=before.checkpoint_seconds,
+        weights_digest=run.weights_digest or before.weights_digest,
+    )
+    return differences(before, same)
+
+
+def check_trained(path: Path, about: Mapping[str, Any], run: Run) -> None:
+    """Refuse a checkpoint or weights that say they were trained as another run.
+
+    A configuration that was copied or edited would give their figures another name. Files of
+    earlier versions do not say.
+    """
+    if said := about.get("run"):
+        before = run_from_json(json.dumps({"run": said}), str(path))
+        if changed := changed_settings(before, run):
+            raise UserError(
+                f"{path} was trained by another configuration than the config.json beside it "
+                f"({'; '.join(changed)}): put its own back, or train under another --name"
+            )
+
+
+def said_of_weights(path: Path) -> dict[str, Any]:
+    """What a weights file says of its model, read without torch; empty where it does not say."""
+    try:
+        if not path.is_file():
+            return {}
+        with path.open("rb") as file:
+            length = int.from_bytes(file.read(8), "little")
+            header = parse_json(file.read(min(length, LIMIT)), str(path))
+        said = parse_json(header["__metadata__"]["bilateral"].encode(), str(path))
+    except (OSError, UserError, LookupError, TypeError, AttributeError):
+        return {}
+    return said if isinstance(said, dict) else {}
 
 
 def no_run(path: Path, lacks: str = "config.json") -> UserError:

@@ -34,6 +34,16 @@ def write_weights(path: Path, model: nn.Module, about: dict[str, Any]) -> None:
     write_atomic(path, save(tensors, {"bilateral": json.dumps(signed, sort_keys=True)}))
 
 
+def weights_digest(model: nn.Module) -> str:
+    """SHA-256 over names and values of all weights and statistics."""
+    digest = hashlib.sha256()
+    for name, value in sorted(model.state_dict().items()):
+        digest.update(name.encode())
+        flat = value.detach().cpu().contiguous().reshape(-1).view(torch.uint8)
+        digest.update(flat.numpy().tobytes())
+    return digest.hexdigest()
+
+
 def _digest_of(about: dict[str, Any], tensors: Mapping[str, Tensor]) -> str:
     """SHA-256 over what a file says of its model and over all its tensors."""
     digest = hashlib.sha256(json.dumps(about, sort_keys=True).encode())

@@ -239,7 +239,7 @@ def test_a_figure_of_another_model_is_not_replaced_silently(tmp_path, capsys):
 
     assert said(code) == [] == said(code, "pgd10"), "another attack on the same model joins it"
     (line,) = said(code.replace("0.1", "0.2"))
-    assert "replaces an evaluation of other weights or code (" in line
+    assert "replaces an evaluation of other weights, code or images (" in line
 
 
 def test_an_edited_attack_of_ones_own_is_run_anew(target, tmp_path):

@@ -7,8 +7,9 @@ from torch import nn
 import bilateral
 from bilateral.attacks.table import attack_members
 from bilateral.errors import UserError
-from bilateral.evaluation.robustness import noise_keys, robust_flags, weights_digest
+from bilateral.evaluation.robustness import noise_keys, robust_flags
 from bilateral.results import wilson_interval
+from bilateral.weights import weights_digest
 
 
 def test_linear_flags_equal_the_closed_form(two_classes, batch):

@@ -111,6 +111,7 @@ def diagnose_target(options: Options) -> Diagnosis:
             progress=shown,
         )
         result.config_digest, result.code_digest = found.config_digest, found.code_digest
+        result.data, result.data_digest = found.data, campaign.common["data_digest"]
         write(found.folder, result)
     return result
 

@@ -131,8 +131,12 @@ def evaluate_run(options: Options) -> Evaluation:
             warnings,
         )
     old = before.find(result)
-    measured = (result.weights_digest, result.code_digest)
-    if old and (old.weights_digest, old.code_digest) != measured and is_first_process():
+    if old and measured(old) != measured(result) and is_first_process():
         left = f"{percent(old.worst_case_accuracy)} % worst case"
-        print_warning(f"this replaces an evaluation of other weights or code ({left})")
+        print_warning(f"this replaces an evaluation of other weights, code or images ({left})")
     return result
+
+
+def measured(entry: Evaluation) -> tuple[str, str, str]:
+    """Which model and which images an entry's figures are of."""
+    return entry.weights_digest, entry.code_digest, entry.data_digest

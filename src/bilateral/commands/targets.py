@@ -60,7 +60,10 @@ def guarded(target: "Target", epsilon: float, device: "torch.device", force: boo
     images = as_floats(channels_first(split.pixels[chosen]))
     labels = torch.from_numpy(split.labels)
     outputs = check_inputs(target.model, images[:1].to(device), labels)
-    said = guard(target.model, images.to(device), labels[chosen], epsilon, force, few=True)
+    said = [
+        *target.doubts,
+        *guard(target.model, images.to(device), labels[chosen], epsilon, force, few=True),
+    ]
     if outputs != len(split.classes):
         named = f"{target.data} has {len(split.classes)} classes"
         said.append(f"{named}, the model {outputs} outputs: is output 0 its {split.classes[0]}?")

@@ -44,6 +44,8 @@ class Split:
     pixels: Pixels
     labels: npt.NDArray[np.int64]
     classes: tuple[str, ...]
+    files: str = ""
+    """Which pictures of somebody's folder these are, as a digest; other data are known by name."""
 
     @property
     def streamed(self) -> bool:

@@ -44,7 +44,19 @@ def load_folder(
     if streamed is None:
         streamed = photographs.nbytes > MEMORY_LIMIT
     pixels = photographs if streamed else photographs[:]
-    return Split(pixels, np.array(labels, dtype=np.int64), tuple(files))
+    return Split(pixels, np.array(labels, dtype=np.int64), tuple(files), _digest_of(names))
+
+
+def training_files(path: Path) -> str:
+    """`Split.files` of the pictures that a folder has for training; none is read."""
+    files = files_of_split(path.expanduser(), "train")
+    return _digest_of([name for images in files.values() for name in images])
+
+
+def _digest_of(names: list[str]) -> str:
+    """Of classes and file names, by which pictures are for training, held out, or for test."""
+    listed = b"\0".join(fsencode("/".join(Path(name).parts[-2:])) for name in names)
+    return sha256(listed).hexdigest()
 
 
 def files_of_split(path: Path, split: SplitName) -> dict[str, list[str]]:

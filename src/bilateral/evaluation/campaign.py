@@ -27,7 +27,6 @@ from bilateral.evaluation.robustness import (
     predictions,
     robust_flags,
     uncounted,
-    weights_digest,
 )
 from bilateral.evaluation.search import Precision, prepare_search
 from bilateral.evaluation.target import Target
@@ -41,6 +40,7 @@ from bilateral.results import (
 )
 from bilateral.runs import write_json
 from bilateral.runtime import StopRequest, versions
+from bilateral.weights import weights_digest
 
 Shown = Callable[[str, int, int, float], None]
 """Progress: the attack, images done, images in all, robust accuracy so far."""

@@ -13,7 +13,7 @@ from statistics import mean, stdev
 from bilateral.errors import UserError
 from bilateral.reading import read_record
 from bilateral.results import AttackFile, Comparison, PairedTest, RunLine, wilson_interval
-from bilateral.runs import RunFolder, no_model, safe_name
+from bilateral.runs import RunFolder, no_model, safe_name, said_of_weights
 
 STRONGEST = ("autoattack", "apgd")
 """Ensembles: what they do not break no single attack is likely to."""
@@ -85,8 +85,16 @@ def strongest_shared(runs: Sequence[str], epsilon_text: str | None = None) -> st
 
 
 def flags_of(folder: RunFolder, attack: str, epsilon_text: str) -> AttackFile:
-    """What an evaluation left of an attack."""
-    return read_record(folder.attack(attack, epsilon_text), AttackFile)
+    """What an evaluation left of an attack, if it is of the weights that are there now."""
+    path = folder.attack(attack, epsilon_text)
+    flags = read_record(path, AttackFile)
+    now = said_of_weights(folder.trained.weights).get("weights_digest", flags.weights_digest)
+    if flags.weights_digest != now:
+        raise UserError(
+            f"{path} is of other weights than {folder.trained.weights}: run bilateral evaluate "
+            f"{folder.trained.path} --attacks {flags.attack} --epsilon {epsilon_text} again"
+        )
+    return flags
 
 
 def no_flags(runs: Sequence[str], run: str, attack: str, epsilon_text: str = "") -> UserError:

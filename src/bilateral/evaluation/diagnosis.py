@@ -141,6 +141,8 @@ class Diagnosis(Record):
     weights_digest: str
     code_digest: str = ""
     config_digest: str = ""
+    data: str = ""
+    data_digest: str = ""
     versions: dict[str, str]
 
     def reading(self, name: str) -> Reading:

@@ -28,9 +28,10 @@ from bilateral.evaluation.checks_gradients import (
     reliability,
 )
 from bilateral.evaluation.diagnosis import Diagnosis, Effort, judge
-from bilateral.evaluation.robustness import check_inputs, in_memory, noise_keys, weights_digest
+from bilateral.evaluation.robustness import check_inputs, in_memory, noise_keys
 from bilateral.evaluation.subject import Subject, ZeroGradients, share, why_no_gradient
 from bilateral.runtime import versions
+from bilateral.weights import weights_digest
 
 Shown = Callable[[str, int, int], None]
 """Progress: what is being looked at, stages done, stages in all."""

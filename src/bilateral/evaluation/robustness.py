@@ -35,6 +35,7 @@ from bilateral.results import (
     summarise_members,
 )
 from bilateral.runtime import autocast, exact_float32, synchronise, versions
+from bilateral.weights import weights_digest
 
 _NOISE = 7
 
@@ -155,16 +156,6 @@ def check_inputs(model: nn.Module, images: Tensor, labels: Tensor) -> int:
             f"but the model has {classes} classes"
         )
     return classes
-
-
-def weights_digest(model: nn.Module) -> str:
-    """SHA-256 over names and values of all weights and statistics."""
-    digest = hashlib.sha256()
-    for name, value in sorted(model.state_dict().items()):
-        digest.update(name.encode())
-        flat = value.detach().cpu().contiguous().reshape(-1).view(torch.uint8)
-        digest.update(flat.numpy().tobytes())
-    return digest.hexdigest()
 
 
 def evaluate(

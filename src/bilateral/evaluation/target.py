@@ -11,12 +11,12 @@ from bilateral.budgets import usual_budget
 from bilateral.config import Labels, Run, config_digest
 from bilateral.data.datasets import Split, load
 from bilateral.data.device_images import DeviceImages
-from bilateral.data.readers_folder import location, same_test_pictures
+from bilateral.data.readers_folder import location, same_test_pictures, training_files
 from bilateral.errors import UserError
 from bilateral.evaluation.robustness import predictions
 from bilateral.models import build_model
 from bilateral.models.own_code import source_digest
-from bilateral.runs import RunFolder, no_model, safe_name
+from bilateral.runs import RunFolder, check_trained, no_model, safe_name
 from bilateral.runtime import place
 from bilateral.weights import check_network, read_about, read_weights
 
@@ -42,6 +42,8 @@ class Target:
     """The data of that run."""
     trained_at: float | None = None
     """Its budget; none where it had no adversary."""
+    doubts: tuple[str, ...] = ()
+    """What is known of these images that casts doubt on every figure."""
 
     @property
     def epsilon(self) -> float:
@@ -70,8 +72,10 @@ def find_target(
         split = load(chosen, "test", image_size=size)
         _same_classes(folder, split, chosen)
         results = folder
+        doubts: tuple[str, ...] = ()
         if location(chosen) == location(run.data.name):
             same_test_pictures(folder, run.data.name)
+            doubts = _trained_on_others(folder, run.data.name)
         else:
             results = folder.on(location(chosen))
         if image_size is not None and image_size != run.image_size:
@@ -87,6 +91,7 @@ def find_target(
             config_digest(run),
             run.data.name,
             None if run.method == "undefended" else run.adversary.epsilon,
+            doubts,
         )
     if name.endswith(".py"):
         raise UserError(f"{name} names no function: {name}:FUNCTION is one that returns a model")
@@ -102,6 +107,24 @@ def find_target(
     model = place(model, device)
     digest += _answers(model, DeviceImages(split, device))
     return Target(name, model, results, data, split, digest)
+
+
+def _trained_on_others(folder: RunFolder, data: str) -> tuple[str, ...]:
+    """That a folder's pictures for training are not those of the run, if it is so."""
+    kind, _, path = data.partition(":")
+    before = read_about(folder.weights).get("pictures")
+    if kind != "folder" or not before:
+        return ()
+    try:
+        same = training_files(Path(path)) == before
+    except UserError:  # a folder that has pictures for test alone
+        return ()
+    if same:
+        return ()
+    return (
+        f"{data} has other pictures for training than when the model was trained (added, gone, "
+        "moved or renamed): what is for test now may have been trained on",
+    )
 
 
 def _same_classes(folder: RunFolder, split: Split, data: str) -> None:
@@ -186,6 +209,7 @@ def trained_model(folder: RunFolder, device: torch.device) -> tuple[Run, nn.Modu
         raise no_model(folder)
     _refuse_code_of_the_folder(folder, run.model)
     about = read_about(folder.weights)
+    check_trained(folder.weights, about, run)
     size = tuple(about["image_size"])
     if ":" not in run.model:
         check_network(folder.weights, run.model, about)

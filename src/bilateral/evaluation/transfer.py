@@ -30,12 +30,13 @@ from bilateral.data.device_images import DeviceImages
 from bilateral.data.subsets import chosen_images, data_digest
 from bilateral.errors import Interrupted, UserError
 from bilateral.evaluation.guards import SAMPLE, guard
-from bilateral.evaluation.robustness import check_inputs, noise_keys, predictions, weights_digest
+from bilateral.evaluation.robustness import check_inputs, noise_keys, predictions
 from bilateral.evaluation.target import Target
 from bilateral.reading import read_record
 from bilateral.results import Record, Seconds
 from bilateral.runs import safe_name, write_json
 from bilateral.runtime import StopRequest, exact_float32, versions
+from bilateral.weights import weights_digest
 
 Matrix = dict[str, dict[str, float]]
 """Accuracy by source, then by target."""

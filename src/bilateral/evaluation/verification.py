@@ -20,12 +20,13 @@ from bilateral.complaints import first_complaint
 from bilateral.data.device_images import DeviceImages
 from bilateral.errors import UserError
 from bilateral.evaluation.keeping import AdversarialImages
-from bilateral.evaluation.robustness import check_inputs, float32_logits, weights_digest
+from bilateral.evaluation.robustness import check_inputs, float32_logits
 from bilateral.evaluation.target import Target
 from bilateral.reading import read_record
 from bilateral.results import AttackFile, Interval, Record, wilson_interval
 from bilateral.runs import RunFolder
 from bilateral.runtime import versions
+from bilateral.weights import weights_digest
 
 
 class Kept(BaseModel):

@@ -32,9 +32,13 @@ def read_evidence(folder: RunFolder, weights_digest: str, code_digest: str = "")
     """The folder's measurements of these weights and this code."""
     remarks: list[str] = []
     entries = []
-    for entry in _evaluations(folder, remarks):
+    found = _evaluations(folder, remarks)
+    newest = {entry.data: entry.data_digest for entry in found}
+    for entry in found:
         where = f"the evaluation at {entry.epsilon_text} on {entry.images} images of {entry.data}"
-        if entry.weights_digest != weights_digest:
+        if entry.data_digest != newest[entry.data]:
+            remarks.append(f"{where} is of other images of that name: its figures are not shown")
+        elif entry.weights_digest != weights_digest:
             remarks.append(f"{where} is of other weights: its figures are not shown")
         elif entry.code_digest != code_digest:
             remarks.append(f"{where} is of other code of the model: its figures are not shown")
@@ -48,6 +52,12 @@ def read_evidence(folder: RunFolder, weights_digest: str, code_digest: str = "")
         diagnosis = None
     elif diagnosis is not None and diagnosis.code_digest != code_digest:
         remarks.append("diagnostics.json is of other code of the model: its verdict is not shown")
+        diagnosis = None
+    if diagnosis is not None and diagnosis.data_digest not in (
+        "",
+        newest.get(diagnosis.data, diagnosis.data_digest),
+    ):
+        remarks.append("diagnostics.json is of other images of that name: its verdict is not shown")
         diagnosis = None
     return Evidence(
         run=folder.read_run(),

@@ -15,7 +15,6 @@ from bilateral.data.batches import as_floats, channels_first
 from bilateral.data.datasets import load
 from bilateral.data.subsets import balanced_subset
 from bilateral.errors import UserError
-from bilateral.evaluation.robustness import weights_digest
 from bilateral.evaluation.target import code_digest, trained_model
 from bilateral.export.evidence import read_evidence
 from bilateral.export.files import (
@@ -44,7 +43,7 @@ from bilateral.models.normalise import Normalise
 from bilateral.runs import RunFolder, write_atomic
 from bilateral.runtime import limit_threads
 from bilateral.storage import temporary_folder
-from bilateral.weights import read_about, read_weights, write_weights
+from bilateral.weights import read_about, read_weights, weights_digest, write_weights
 
 LIMIT = 1e-4
 """The largest difference of a logit that is let through."""

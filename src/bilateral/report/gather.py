@@ -18,7 +18,7 @@ from bilateral.report.reading import (
     rows,
     text,
 )
-from bilateral.runs import RunFolder, no_run
+from bilateral.runs import RunFolder, no_run, said_of_weights
 
 SCHEMA = 3
 """The newest schema that this page was written for."""
@@ -122,7 +122,9 @@ def _read(folder: RunFolder, name: str) -> RunFiles:
     files.diagnosis = _object(files, folder.diagnostics, "checks and verdict", diagnose)
     files.curves = _object(files, folder.curves, "curves", diagnose)
     files.gallery = _gallery(files, folder.gallery, evaluate)
-    files.gaps += _leave_out_other_weights(files, evaluate, diagnose)
+    said = said_of_weights(folder.trained.weights)
+    files.gaps += _trained_otherwise(files, mapping(said.get("run")))
+    files.gaps += _leave_out_other_weights(files, evaluate, diagnose, said)
     files.gaps += _attacks_apart(files)
     return files
 
@@ -209,39 +211,55 @@ def _attacks_apart(files: RunFiles) -> list[Gap]:
     return gaps
 
 
-def _leave_out_other_weights(files: RunFiles, evaluate: str, diagnose: str) -> list[Gap]:
-    """One page, one model: what is of other weights or code than the last entry's goes.
+def _trained_otherwise(files: RunFiles, said: dict[str, Any]) -> list[Gap]:
+    """Weights say by which configuration they were trained: that is shown, whatever lies there."""
+    changed = [key for key in said if key in files.config and files.config[key] != said[key]]
+    if not changed:
+        return []
+    files.config |= said
+    fields = ", ".join(changed)
+    problem = f"not what the weights were trained by ({fields}): theirs is shown"
+    return [Gap("config.json", problem)]
 
-    Without an evaluation the diagnosis says which model is meant, or else the first attack.
+
+def _leave_out_other_weights(
+    files: RunFiles, evaluate: str, diagnose: str, said: dict[str, Any]
+) -> list[Gap]:
+    """One page, one model, one set of images of a name: what is of others goes.
+
+    The model is that of the weights beside it; where these do not say, of the last entry, or else
+    of the diagnosis or the first attack. The images are the last entry's.
     """
-    records = (*files.entries[-1:], files.diagnosis, *files.attacks)
-    model = next((one for one in records if _weights(one)), {})
-    current, code = _weights(model), _code(model)
+    records = (said, *files.entries[-1:], files.diagnosis, *files.attacks)
+    current = next(filter(None, map(_weights, records)), None)
+    code = next((_code(one) for one in records[1:] if _weights(one) == current), None)
+    images = {text(one.get("data")): text(one.get("data_digest")) for one in files.entries}
     gaps = []
 
-    def is_other(digest: str | None, file: str, command: str, written: str | None = None) -> bool:
-        """Whether a record is of other weights, or of other code where it says which."""
-        if not (current and digest) or (digest == current and written in (None, code)):
-            return False
-        what = "weights, measured before the model was trained again?"
-        if digest == current:
+    def is_other(record: dict[str, Any], file: str, command: str) -> bool:
+        """Whether a record is of other weights, or of other code or images where it says which."""
+        digest, written = _weights(record), _code(record)
+        seen = text(record.get("data_digest")) or None
+        if current and digest and digest != current:
+            what = "weights, measured before the model was trained again?"
+        elif current and digest and written not in (None, code):
             what = "code of the model, measured before it was changed?"
+        elif seen not in (None, images.get(text(record.get("data")), seen)):
+            what = "images of that name"
+        else:
+            return False
         gaps.append(Gap(file, f"left out: of other {what}", command))
         return True
 
     def kept(found: list[dict[str, Any]], file: str) -> list[dict[str, Any]]:
-        return [
-            one
-            for one in found
-            if not is_other(_weights(one), f"{file} ({_described(one)})", evaluate, _code(one))
-        ]
+        return [one for one in found if not is_other(one, f"{file} ({_described(one)})", evaluate)]
 
     files.entries = kept(files.entries, "evaluation.json")
     files.attacks = kept(files.attacks, "attacks/")
-    if is_other(_weights(files.diagnosis), "diagnostics.json", diagnose, _code(files.diagnosis)):
+    if is_other(files.diagnosis, "diagnostics.json", diagnose):
         files.diagnosis, files.curves = {}, {}
     digests = {key: str(files.gallery[key]) for key in DIGESTS if key in files.gallery}
-    if is_other(_weights(digests), "gallery.npz", evaluate, _code(digests)):
+    if is_other(digests, "gallery.npz", evaluate):
         files.gallery = {}
     return gaps
 

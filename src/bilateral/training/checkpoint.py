@@ -28,6 +28,7 @@ _FIELDS = {
     "sums": list,
     "about": dict,
 }
+_NETWORK = ("classes", "channels", "image_size", "model")
 _MOST_OPERATIONS = 2**22
 _OPERATIONS = (
     "PROTO STOP MARK GLOBAL REDUCE BUILD BINPERSID BINPUT LONG_BINPUT BINGET LONG_BINGET "
@@ -65,7 +66,7 @@ def _check_digest(path: Path, content: bytes) -> None:
 def read_checkpoint(
     path: Path, device: torch.device, about: dict[str, Any] | None = None
 ) -> dict[str, Any]:
-    """The state of a run; a file that is not one of ours, or not `about` the same, is refused."""
+    """The state of a run; a file that is not one of ours, or of another network, is refused."""
     _check_digest(path, path.read_bytes())
     try:
         _refuse_tricks(path)
@@ -80,7 +81,8 @@ def read_checkpoint(
     if missing:
         raise UserError(f"{path} is damaged (no {missing[0]}); remove it to start again")
     expected = about or {}
-    if changed := [key for key in expected if state["about"].get(key) != expected[key]]:
+    network = [key for key in _NETWORK if key in expected]
+    if changed := [key for key in network if state["about"].get(key) != expected[key]]:
         raise UserError(f"{path} is of another model or data: {', '.join(changed)} differ")
     return state
 

@@ -1,7 +1,8 @@
 """What a run needs before its first step, and what is refused before anything is written."""
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import torch
@@ -20,7 +21,7 @@ from bilateral.machine import Machine
 from bilateral.models.probe import last_linear_name, output_of
 from bilateral.processes import Processes
 from bilateral.randomness import image_keys, purpose_key
-from bilateral.runs import file_digest, weights_file
+from bilateral.runs import check_trained, file_digest, weights_file
 from bilateral.runtime import trains_in_bfloat16
 from bilateral.weights import about_of, declared_shapes, read_weights
 
@@ -93,6 +94,32 @@ def _refuse_probabilities(model: nn.Module, batches: AnyBatches, run: Run) -> No
         raise UserError(
             f"{run.model} returns probabilities (every row sums to 1), not logits: the loss takes "
             "the softmax itself; return what goes into it"
+        )
+
+
+def about_run(run: Run, split: Split) -> dict[str, Any]:
+    """What checkpoints and weights say: how to build their network, and how they came about."""
+    height, width, channels = split.pixels.shape[1:]
+    return {
+        "classes": list(split.classes),
+        "channels": channels,
+        "image_size": [height, width],
+        "model": run.model,
+        "run": run.model_dump(mode="json", exclude={"checkpoint_seconds"}),
+        "pictures": split.files,
+    }
+
+
+def same_run(path: Path, about: Mapping[str, Any], run: Run, split: Split) -> None:
+    """Refuse what was trained by another run, or on other pictures than a folder has now.
+
+    Where pictures came, went or got other names, others are held out and others are for test.
+    """
+    check_trained(path, about, run)
+    if about.get("pictures", split.files) != split.files:
+        raise UserError(
+            f"{run.data.name} has other pictures for training than when {path} was begun (added, "
+            "gone, moved or renamed): train under another --name"
         )
 
 

@@ -31,6 +31,7 @@ from bilateral.training.guard import Best, Reading, Recovery, read
 from bilateral.training.logbook import Logbook
 from bilateral.training.optimiser import build_optimiser, go_on_with, learning_rate
 from bilateral.training.preparation import (
+    about_run,
     batches_of,
     begin_with,
     check_labels,
@@ -38,6 +39,7 @@ from bilateral.training.preparation import (
     guard_images,
     precision_of,
     remarks,
+    same_run,
     same_start,
     training_part,
     weights_can_turn,
@@ -45,7 +47,7 @@ from bilateral.training.preparation import (
 from bilateral.training.priors import priors_of
 from bilateral.training.progress import TrainingProgress
 from bilateral.training.tracking import require_tensorboard
-from bilateral.weights import write_weights
+from bilateral.weights import about_of, weights_digest, write_weights
 
 
 class Trainer:
@@ -73,16 +75,11 @@ class Trainer:
             progress.note("machine.graphs is off: it needs one GPU, one process, machine.fused")
         torch.manual_seed(purpose_key(run.seed, 0) % 2**31)
         height, width, channels = split.pixels.shape[1:]
-        self.about = {
-            "classes": list(split.classes),
-            "channels": channels,
-            "image_size": [height, width],
-            "model": run.model,
-        }
         model = build_model(run.model, len(split.classes), channels, (height, width))
         if run.weights is not None and not folder.checkpoint.exists():
             self.run, said = begin_with(run.weights, run, model, split.classes, self.processes)
             progress.note(said)
+        self.about = about_run(self.run, split)
         self.model = place(model, device, speed.channels_last)
         torch.backends.cudnn.benchmark = True  # every training batch has the same shape
         self.batches = batches_of(split, run, self.machine, device, self.processes)
@@ -156,7 +153,8 @@ class Trainer:
                 "images withstood PGD-10"
             )
         if self.processes.first:
-            write_weights(self.folder.weights, self.final_model, self.about)
+            about = {**self.about, "weights_digest": weights_digest(self.final_model)}
+            write_weights(self.folder.weights, self.final_model, about)
 
     def _epochs(self, stop: StopRequest) -> None:
         saved = time.monotonic()
@@ -378,6 +376,7 @@ class Trainer:
 
     def _restore(self) -> None:
         state = read_checkpoint(self.folder.checkpoint, self.device, self.about)
+        same_run(self.folder.checkpoint, state["about"], self.run, self.split)
         try:
             self._take_state(state)
             self.recovery = Recovery(**state.get("recovery", {}))
@@ -409,8 +408,9 @@ def train(
 ) -> bool:
     """Train into the folder; false if the run there was finished already."""
     if folder.config.exists():
-        folder.prepare(run, {})
+        run = folder.prepare(run, {})
         if folder.weights.exists():
+            same_run(folder.weights, about_of(folder.weights) or {}, run, split)
             return False
     trainer = Trainer(run, folder, split, device, progress, machine, processes)
     with trainer.processes.writing_to(folder.path):

@@ -1,0 +1,221 @@
+"""Figures are of the run whose name they bear, whatever was copied, edited or renamed since."""
+
+import json
+import shutil
+from pathlib import Path
+
+import pytest
+from PIL import Image
+
+from bilateral.cli import main
+from bilateral.report.gather import gather
+from bilateral.runs import RunFolder, said_of_weights
+
+SMALL = ["--epochs", "1", "--data.images-per-class", "13", "--check-epochs", "0", "--quiet"]
+PICTURES = ["train", "folder", "--data", "folder:own", "--model", "small-cnn", "--guard", "watch"]
+PICTURES += ["--epochs", "1", "--check-epochs", "0", "--name", "own", "--quiet"]
+
+
+@pytest.fixture(scope="module")
+def runs(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """Two evaluated runs of the digits, a and b."""
+    place = tmp_path_factory.mktemp("runs")
+    for name, recipe in (("a", "digits-r-mc-la"), ("b", "digits-undefended")):
+        assert main(["train", recipe, *SMALL, "--name", name, "--out", str(place)]) == 0
+        target = str(place / name / "seed0")
+        words = ["--attacks", "fgsm,pgd2", "--images", "20", "--quiet"]
+        assert main(["evaluate", target, *words]) == 0
+    return place
+
+
+@pytest.fixture
+def place(runs: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    """A copy to spoil, and the place to be."""
+    monkeypatch.chdir(tmp_path)
+    shutil.copytree(runs, tmp_path / "runs")
+    return tmp_path / "runs"
+
+
+def refused(capsys: pytest.CaptureFixture[str], *words: str) -> str:
+    """What a refused command says, in its one line."""
+    capsys.readouterr()
+    assert main([*words]) == 2
+    (line,) = capsys.readouterr().err.strip().splitlines()
+    return line
+
+
+def edit(config: Path, **fields: object) -> None:
+    said = json.loads(config.read_text())
+    said["run"] |= fields
+    config.write_text(json.dumps(said))
+
+
+def test_figures_of_weights_that_are_gone_are_neither_shown_nor_compared(
+    place: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """As `rsync` does: another training comes over, and the evaluation stays."""
+    a, b = place / "a/seed0", place / "b/seed0"
+    for name in ("config.json", "log.jsonl", "checkpoint.pt", "model.safetensors"):
+        shutil.copy(b / name, a / name)
+    (files,) = gather([str(a)])
+    assert not files.entries and not files.attacks
+    assert any("of other weights" in gap.problem for gap in files.gaps)
+    said = refused(capsys, "compare", str(a), str(b), "--attack", "fgsm")
+    assert "of other weights than" in said and f"bilateral evaluate {a} --attacks fgsm" in said
+    assert main(["evaluate", str(a), "--attacks", "fgsm", "--images", "20", "--quiet"]) == 0
+    (files,) = gather([str(a)])
+    assert len(files.entries) == 1 and [one["attack"] for one in files.attacks] == ["fgsm"]
+
+
+def test_a_checkpoint_of_another_run_is_not_gone_on_with(
+    place: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    folder = RunFolder(place / "b/seed0")
+    folder.config.unlink()
+    folder.weights.unlink()
+    content = folder.checkpoint.read_bytes()
+    said = refused(capsys, "train", "digits-r-mc-la", *SMALL, "--name", "b")
+    assert "checkpoint.pt was trained by another configuration" in said
+    assert "method: undefended -> adversarial" in said
+    assert folder.checkpoint.read_bytes() == content and not folder.weights.exists()
+
+
+@pytest.mark.parametrize("command", ["train", "evaluate", "export"])
+def test_weights_under_an_edited_configuration_are_refused(
+    place: Path, capsys: pytest.CaptureFixture[str], command: str
+) -> None:
+    folder = RunFolder(place / "a/seed0")
+    edit(folder.config, epochs=40)
+    target = str(folder.config if command == "train" else folder.path)
+    said = refused(capsys, command, target, "--quiet")
+    assert "model.safetensors was trained by another configuration" in said
+    assert "epochs: 1 -> 40" in said
+
+
+def test_a_page_shows_by_what_the_weights_were_trained(place: Path) -> None:
+    folder = RunFolder(place / "a/seed0")
+    edit(folder.config, epochs=40, method="undefended")
+    (files,) = gather([str(folder.path)])
+    assert (files.config["epochs"], files.config["method"]) == (1, "adversarial")
+    (gap,) = [gap for gap in files.gaps if gap.file == "config.json"]
+    assert "(epochs, method)" in gap.problem
+
+
+def test_files_of_earlier_versions_say_less_and_are_read(place: Path) -> None:
+    """What a file does not say of its run cannot differ."""
+    from bilateral.models import build_model
+    from bilateral.weights import read_about, read_weights, write_weights
+
+    folder = RunFolder(place / "a/seed0")
+    model = build_model("small-cnn", 10, 1, (8, 8))
+    read_weights(folder.weights, model)
+    network = ("classes", "channels", "image_size", "model")
+    about = read_about(folder.weights)
+    write_weights(folder.weights, model, {key: about[key] for key in network})
+    edit(folder.config, epochs=40)
+    assert main(["evaluate", str(folder.path), "--attacks", "fgsm", "--images", "20"]) == 0
+    (files,) = gather([str(folder.path)])
+    assert files.config["epochs"] == 40 and len(files.entries) == 1
+
+
+@pytest.mark.parametrize(
+    "content", [b"", b"\xff" * 9, b"\2\0\0\0\0\0\0\0{}", b"\4\0\0\0\0\0\0\0null"]
+)
+def test_what_no_weights_file_says_is_nothing(tmp_path: Path, content: bytes) -> None:
+    path = tmp_path / "model.safetensors"
+    assert said_of_weights(path) == {}
+    path.write_bytes(content)
+    assert said_of_weights(path) == {}
+
+
+@pytest.fixture
+def own(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    """A run on somebody's own pictures, evaluated."""
+    monkeypatch.chdir(tmp_path)
+    for label, name in enumerate("abc"):
+        (tmp_path / "own" / name).mkdir(parents=True)
+        for number in range(30):
+            grey = 60 * label + number
+            picture = Image.new("RGB", (8, 8), (grey, grey, 255 - grey))
+            picture.save(tmp_path / "own" / name / f"{number}.png")
+    assert main(PICTURES) == 0
+    run = Path("runs/own/seed0")
+    assert main(["evaluate", str(run), "--attacks", "fgsm", "--quiet"]) == 0
+    return run
+
+
+def rename(folder: str) -> None:
+    for picture in list(Path(folder).rglob("*.png")):
+        picture.rename(picture.with_name(f"p{picture.name}"))
+
+
+def test_pictures_that_got_other_names_are_told_of(
+    own: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """Names decide what is for test, so most of what is now was trained on."""
+    rename("own")
+    capsys.readouterr()
+    assert main(["evaluate", str(own), "--attacks", "fgsm", "--quiet"]) == 0
+    said = capsys.readouterr().err
+    assert "other pictures for training than when the model was trained" in said
+    assert "replaces an evaluation of other weights, code or images" in said
+    entry = json.loads((own / "evaluation.json").read_text())["entries"][-1]
+    assert any("may have been trained on" in warning for warning in entry["warnings"])
+    assert "other pictures for training than" in refused(capsys, *PICTURES)
+
+
+def test_the_same_pictures_are_no_cause_for_doubt(
+    own: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    shutil.copytree("own", "moved")
+    shutil.rmtree("own")
+    Path("moved").rename("own")
+    capsys.readouterr()
+    assert main(["evaluate", str(own), "--attacks", "fgsm", "--quiet"]) == 0
+    assert "other pictures" not in capsys.readouterr().err
+    assert main(PICTURES) == 0
+
+
+def test_a_sweep_does_not_judge_by_pictures_that_were_trained_on(
+    own: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """Others are held out of more pictures, so a second judging would be of trained ones."""
+    study = Path("study.toml")
+    lines = [
+        'recipe = "folder"',
+        "held_out = 12",
+        "[fields]",
+        'data.name = "folder:own"',
+        'model = "small-cnn"',
+        "epochs = 1",
+        "check_epochs = 0",
+        'guard = "watch"',
+        "[[runs]]",
+        'name = "one"',
+    ]
+    study.write_text("\n".join(['attacks = "fgsm"', *lines]))
+    assert main(["sweep", str(study), "--quiet"]) == 0
+    shutil.copy("own/a/1.png", "own/a/one-more.png")
+    study.write_text("\n".join(['attacks = "fgsm,pgd2"', *lines]))
+    before = Path("sweeps/study/sweep.json").read_bytes()
+    assert "other pictures for training than" in refused(capsys, "sweep", str(study), "--quiet")
+    assert Path("sweeps/study/sweep.json").read_bytes() == before
+
+
+def test_figures_of_other_pictures_of_one_name_are_not_side_by_side(
+    own: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """Its picture for test is another one, under the same name."""
+    at_one = json.loads((own / "evaluation.json").read_text())["entries"][0]
+    for picture in Path("own").rglob("*.png"):
+        with Image.open(picture) as image:
+            darker = image.point(lambda value: value // 2)
+        darker.save(picture)
+    words = ["--attacks", "fgsm", "--epsilon", "16/255", "--quiet"]
+    assert main(["evaluate", str(own), *words]) == 0
+    (files,) = gather([str(own)])
+    assert [one["epsilon_text"] for one in files.entries] == ["16/255"]
+    assert any("of other images of that name" in gap.problem for gap in files.gaps)
+    assert main(["export", str(own), "--out", "export", "--quiet"]) == 0
+    card = Path("export/MODEL_CARD.md").read_text()
+    assert f"at {at_one['epsilon_text']}" in card and "of other images of that name" in card
