@@ -54,6 +54,9 @@ def test_the_first_figure_is_of_the_longest_schedule():
         "| AutoAttack at 8/255 (n = 1,000) |"
     )
     assert line == "| accuracy (%) | 90.5 | 54.7 | **36.4** [33.5, 39.4] |"
+    few = {**ROW, "clean_images": 20, "test_images": 10000}
+    line = first_figure(results(cifar10=[few])).splitlines()[2]
+    assert line == "| accuracy (%) | 90.5 (n = 20) | 54.7 | **36.4** [33.5, 39.4] |"
 
 
 def test_the_headline_has_the_method_and_our_recipes(tmp_path):

@@ -7,6 +7,7 @@ import subprocess
 import sys
 import time
 import xml.etree.ElementTree as ET
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
@@ -18,7 +19,7 @@ from bilateral.errors import UserError
 from bilateral.paper.plan import Choices, runs_of
 from bilateral.paper.reproduce import Reproduction, printed, read_rows
 from bilateral.paper.side_by_side import side_by_side
-from bilateral.paper.tables import TABLES
+from bilateral.paper.tables import CLEAN, FGSM, TABLES, Column, Gradient, PaperTable, Row
 from bilateral.runs import RunFolder
 from bilateral.training.progress import TrainingProgress
 from bilateral.training.trainer import train
@@ -26,6 +27,10 @@ from entry_point import bilateral
 
 ENVIRONMENT = {**os.environ, "OMP_NUM_THREADS": "1"}
 CPU = torch.device("cpu")
+ALL = Choices()
+DIGITS = PaperTable(
+    "small", "Small", "here", (CLEAN, FGSM), (Row("digits", "digits-r-mc-la", {"FGSM": 50.0}),)
+)
 
 
 @pytest.fixture(scope="module", autouse=True)
@@ -186,6 +191,46 @@ def test_side_by_side_shows_ours_the_papers_and_the_difference():
     assert "25.0 [22.4, 27.8] by apgd" in next(one for one in lines if one[0] == "R-MC-LA")
     quoted = next(one for one in lines if one[0].startswith("Madry") and "quoted" in one[0])
     assert quoted[4] == "(87.3)"
+
+
+def cells(rows, table=DIGITS, choices=ALL):
+    """The cells of a table of one row, by their column."""
+    head, (line,) = side_by_side(table, rows, choices)
+    return dict(zip(head, line, strict=True))
+
+
+def test_a_cell_of_other_images_than_its_column_says_so(tmp_path):
+    """Few images first, then one column on all: each cell is of its own number."""
+
+    def measured(table, choices):
+        return Reproduction(tmp_path, tmp_path, choices, CPU, "words").table(table)
+
+    few, all_ = Choices(epochs=1, images=20), Choices(epochs=1)
+    rows = measured(DIGITS, few)
+    assert rows[0]["clean_images"] == 20 and rows[0]["test_images"] == 360
+    shown = cells(rows, choices=few)
+    assert not any("n =" in shown[name] for name in ("clean (n = 20)", "FGSM (n = 20)"))
+    shown = cells(rows, choices=all_)
+    assert shown["clean"].endswith(" (n = 20)") and shown["FGSM"].endswith(") (n = 20)")
+    (row,) = rows = measured(replace(DIGITS, columns=(FGSM,)), all_)
+    assert row["clean_images"] == 20, "the earlier call's, as is its accuracy"
+    assert cells(rows)["clean"].endswith(" (n = 20)") and "n =" not in cells(rows)["FGSM"]
+    assert cells(rows, choices=few)["FGSM (n = 20)"].endswith(" (n = 360)")
+    old = {key: part for key, part in row.items() if key not in ("clean_images", "test_images")}
+    assert not any("n =" in cell for cell in cells([old]).values()), "an older file's stay"
+
+
+def test_gradients_of_some_images_are_of_those_that_were_looked_at(tmp_path):
+    """How many of them are correct is no other number of images."""
+    columns = tuple(
+        Column(f"{images} max", Gradient(images, "max", "[-1, 1]")) for images in ("all", "correct")
+    )
+    table = replace(DIGITS, columns=columns)
+    rows = Reproduction(tmp_path, tmp_path, Choices(epochs=1), CPU, "words").table(table)
+    assert rows[0]["other"]["correct max"]["images"] < 360
+    assert not any("n =" in cell for cell in cells(rows, table).values())
+    few = cells(rows, table, Choices(images=20))
+    assert few["correct max (n = 20)"].endswith(" (n = 360)")
 
 
 @pytest.mark.parametrize(

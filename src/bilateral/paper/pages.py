@@ -13,7 +13,7 @@ from bilateral.paper import beyond
 from bilateral.paper.judging import claims_table
 from bilateral.paper.plan import Choices
 from bilateral.paper.rendering import origins
-from bilateral.paper.side_by_side import interval_of, side_by_side
+from bilateral.paper.side_by_side import interval_of, other_images, side_by_side
 from bilateral.paper.studies import NOT_MEASURED
 from bilateral.paper.tables import TABLES, PaperTable
 from bilateral.reading import read_json
@@ -121,6 +121,8 @@ def _facts(row: Mapping[str, Any], attack: str) -> list[str]:
         )
     )
     spread = interval_of(row, "autoattack")
+    clean += other_images(row, "clean", None)
+    pgd += other_images(row, attack, None)
     return [row["model"], f"{seconds:,.0f} s", clean, pgd, f"**{strongest}**{spread}"]
 
 

@@ -125,7 +125,8 @@ class Reproduction:
     def _row(self, table: PaperTable, row: Row) -> dict[str, Any]:
         runs = runs_of(table, row, self.choices)
         columns = columns_of(table, self.choices)
-        by_seed = [self._measure(table, row, run, columns) for run in runs]
+        measured = [self._measure(table, row, run, columns) for run in runs]
+        by_seed, there = [figures for figures, _ in measured], measured[0][1]
         figures = {key: _mean([one[key] for one in by_seed]) for key in by_seed[0]}
         clean = figures.pop("clean", {})
         run = runs[0]
@@ -142,6 +143,8 @@ class Reproduction:
             "epsilon_text": fraction_text(budget(table, self.choices)),
             "clean_accuracy": clean.get("value"),
             "clean_by_seed": clean.get("by_seed", []),
+            "clean_images": clean.get("images"),
+            "test_images": there,
             "attacks": {key: _named(cell) for key, cell in figures.items() if key in attacks},
             "other": {key: cell for key, cell in figures.items() if key not in attacks},
             "paper": {} if self.choices.quick else printed(table, row),
@@ -158,8 +161,10 @@ class Reproduction:
     def _folder(self, run: Run) -> RunFolder:
         return RunFolder(self.out / run_name(run, self.choices) / f"seed{run.seed}")
 
-    def _measure(self, table: PaperTable, row: Row, run: Run, columns: Sequence[Column]) -> Figures:
-        """All columns on one model."""
+    def _measure(
+        self, table: PaperTable, row: Row, run: Run, columns: Sequence[Column]
+    ) -> tuple[Figures, int]:
+        """All columns on one model, and how many test images there are."""
         folder = self.trained(run)
         target = find_target(str(folder.path), None, None, None, self.device)
         limit_threads(self.device, target.split.image_values)
@@ -184,7 +189,7 @@ class Reproduction:
                 else:
                     cell = {"value": entry.clean_accuracy, "images": entry.images}
                 figures[key_of(column)] = cell
-        return figures
+        return figures, len(target.split.labels)
 
     def _count(self, target: Target, images: int | None) -> int | None:
         """No more images than there are."""
@@ -230,7 +235,8 @@ class Reproduction:
             if one.norm == "squared-l2" and one.scale == measure.scale
         )
         spread = getattr(found, measure.images)
-        return {"value": getattr(spread, measure.value), "images": spread.images}
+        value = getattr(spread, measure.value)
+        return {"value": value, "images": spread.images, "of": found.all.images}
 
 
 def label_examples(target: Target, run: Run, count: int = 6) -> list[LabelExample]:
@@ -300,6 +306,7 @@ def together(old: dict[str, Any], new: dict[str, Any]) -> dict[str, Any]:
     if new["clean_accuracy"] is None:
         row["clean_accuracy"] = old.get("clean_accuracy")
         row["clean_by_seed"] = old.get("clean_by_seed", [])
+        row["clean_images"] = old.get("clean_images")
     if old.get("command", "") not in new["command"]:
         row["command"] = f"{old['command']} && {new['command']}"
     return row
@@ -315,5 +322,5 @@ def _mean(cells: Sequence[dict[str, Any]]) -> dict[str, Any]:
     """The mean over seeds, and each; none where a seed has no value (no wrong image, say)."""
     by_seed = [cell["value"] for cell in cells]
     values = [value for value in by_seed if value is not None]
-    found = {"value": mean(values) if values else None, "images": cells[0]["images"]}
+    found = cells[0] | {"value": mean(values) if values else None}
     return found if len(cells) == 1 else found | {"by_seed": by_seed}
