@@ -233,6 +233,24 @@ def test_gradients_of_some_images_are_of_those_that_were_looked_at(tmp_path):
     assert few["correct max (n = 20)"].endswith(" (n = 360)")
 
 
+def test_a_figure_is_of_the_whole_table_whatever_was_asked_for(tmp_path):
+    """As the table beside it is: rows and columns of earlier calls stay."""
+    table = TABLES["steps-figure"]
+    rows = [
+        {
+            "title": row.title,
+            "clean_accuracy": 0.9,
+            "attacks": {f"pgd{steps}-last": {"accuracy": 0.5} for steps in (2, 20)},
+        }
+        for row in table.rows[:2]
+    ]
+    work = Reproduction(tmp_path, tmp_path, Choices(), CPU, "words")
+    whole = work.drawing(table, rows)
+    assert whole.count(f"<!-- {table.rows[1].title} -->".encode()) == 1
+    assert work.drawing(replace(table, rows=table.rows[:1]), rows) == whole
+    assert work.drawing(replace(table, columns=(CLEAN,)), rows) == whole
+
+
 @pytest.mark.parametrize(
     ("words", "message"),
     [

@@ -27,6 +27,7 @@ from bilateral.evaluation.target import Target, find_target
 from bilateral.evaluation.transfer import transfer_between
 from bilateral.labels import soft_labels
 from bilateral.machine import Machine
+from bilateral.paper.beyond import table_named
 from bilateral.paper.figures import LabelExample, curve_figure, label_chart
 from bilateral.paper.pages import read_rows
 from bilateral.paper.plan import (
@@ -102,9 +103,12 @@ class Reproduction:
         return writing_to(self.results, WAIT_SECONDS)
 
     def drawing(self, table: PaperTable, rows: Sequence[Mapping[str, Any]]) -> bytes | None:
-        """The SVG that belongs to a table, if one does: the figure, or labels by both formulas."""
+        """The SVG that belongs to a table, if one does: the figure, or labels by both formulas.
+
+        A figure is of all rows and columns that are measured, also where few were asked for.
+        """
         if table.is_figure:
-            return curve_figure(table, rows, self.choices)
+            return curve_figure(table_named(table.name), rows, self.choices)
         if table.name != "label-formulas":
             return None
         run = runs_of(table, table.rows[0], self.choices)[0]
