@@ -29,7 +29,10 @@ class LabelExample:
 
 
 def curve_figure(table: PaperTable, rows: Sequence[Mapping[str, Any]], choices: Choices) -> bytes:
-    """Accuracy against the number of attack steps, a curve a row; what AutoAttack leaves apart."""
+    """Accuracy against the number of attack steps, a curve a row; what AutoAttack leaves apart.
+
+    Rows of one title are told apart by their network and epochs.
+    """
     steps = [
         (int(column.title), place)
         for place, column in enumerate(table.columns)
@@ -44,12 +47,16 @@ def curve_figure(table: PaperTable, rows: Sequence[Mapping[str, Any]], choices: 
         (row for row in rows if row.get("title") in order),
         key=lambda row: order.index(row["title"]),
     )
+    titles = [row["title"] for row in drawn]
     judged = False
     for number, row in enumerate(drawn):
         look: dict[str, Any] = {
             "color": COLOURS[number % len(COLOURS)],
-            "marker": MARKS[number % len(MARKS)],
+            "marker": MARKS[(number + number // len(COLOURS)) % len(MARKS)],
         }
+        name = row["title"]
+        if titles.count(name) > 1:
+            name += f" ({row['model']}, {row['epochs']} epochs)"
         strongest = cell_of(row, STRONGEST)
         if strongest is not None:
             axes.plot([apart], [100 * strongest], **look)
@@ -59,7 +66,7 @@ def curve_figure(table: PaperTable, rows: Sequence[Mapping[str, Any]], choices: 
         axes.plot(
             [step for step, _ in known],
             [value for _, value in known],
-            label=row["title"],
+            label=name,
             **look,
         )
     axes.set_xscale("log")
