@@ -61,7 +61,7 @@ def test_every_table_is_written(everything):
         ], name
         for row in rows:
             assert row["paper"] == {}, "quick figures never stand beside the paper's"
-            assert row["data"] == "digits" and row["model"] == "small-cnn"
+            assert row["quick"] and row["data"] == "digits" and row["model"] == "small-cnn"
             cells = len(row["attacks"]) + len(row["other"]) + (row["clean_accuracy"] is not None)
             assert 0 < cells <= len(table.columns)
             for attack in row["attacks"].values():
@@ -124,6 +124,7 @@ def test_seeds_are_averaged_and_other_rows_stay(tmp_path):
     (row,) = (one for one in table.rows if one.title == "R-MC-LA")
     small = type(table)(table.name, table.title, table.where, table.columns[:2], (row,))
     other = {"title": "R-MC-LA", "recipe": row.recipe, "model": "wrn-28-10", "epochs": 100}
+    other["data"] = "digits"
     (tmp_path / "results").mkdir()
     (tmp_path / "results" / "cifar10.json").write_text(json.dumps([other]))
 
@@ -249,6 +250,45 @@ def test_a_figure_is_of_the_whole_table_whatever_was_asked_for(tmp_path):
     assert whole.count(f"<!-- {table.rows[1].title} -->".encode()) == 1
     assert work.drawing(replace(table, rows=table.rows[:1]), rows) == whole
     assert work.drawing(replace(table, columns=(CLEAN,)), rows) == whole
+
+
+@pytest.mark.parametrize(
+    ("there", "quick"),
+    [
+        ({"quick": True, "data": "digits"}, False),
+        ({"data": "digits"}, False),  # of before rows said whether they are quick
+        ({"quick": False, "data": "cifar10"}, True),
+        ({"data": "cifar10"}, True),
+        ({"quick": False, "data": "digits"}, True),
+    ],
+)
+def test_a_file_holds_quick_rows_or_others_never_both(there, quick, tmp_path):
+    path = tmp_path / "cifar10.json"
+    path.write_text(json.dumps([{"title": "R-MC", **there}]))
+    before = path.read_bytes()
+    row = {"title": "R-MC-LA", "quick": quick, "weights": []}
+    work = Reproduction(tmp_path, tmp_path, Choices(quick=quick), CPU, "words")
+    with pytest.raises(UserError, match="choose another --results") as raised:
+        work.keep(TABLES["cifar10"], row)
+    assert str(raised.value).startswith(f"{path} holds rows of ")
+    assert path.read_bytes() == before
+    work = Reproduction(tmp_path, tmp_path, Choices(quick=not quick), CPU, "words")
+    work.keep(TABLES["cifar10"], row | {"quick": not quick})
+    assert len(work.rows(TABLES["cifar10"])) == 2
+
+
+def test_rows_that_could_not_be_kept_are_not_begun(tmp_path):
+    """Through the real command: refused before anything is trained."""
+    path = tmp_path / "res2" / "cifar10.json"
+    path.parent.mkdir()
+    path.write_text(json.dumps([{"title": "R-MC", "data": "cifar10"}]))
+    before = path.read_bytes()
+    words = ["reproduce", "cifar10", "--quick", "--results", "res2", "--quiet"]
+    for further in ([], ["--jobs", "2"]):
+        done = bilateral(*words, *further, cwd=tmp_path)
+        assert done.returncode == 2 and done.stderr.count("\n") == 1
+        assert "res2/cifar10.json holds rows of whole runs" in done.stderr
+        assert path.read_bytes() == before and list(tmp_path.rglob("*")) == [path.parent, path]
 
 
 @pytest.mark.parametrize(

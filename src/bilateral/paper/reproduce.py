@@ -17,6 +17,7 @@ from bilateral.config import Run, config_digest
 from bilateral.data.datasets import load_training
 from bilateral.data.device_images import DeviceImages
 from bilateral.data.subsets import balanced_subset, chosen_images
+from bilateral.errors import UserError
 from bilateral.evaluation.attack_files import evaluations
 from bilateral.evaluation.campaign import evaluate_target
 from bilateral.evaluation.checks_gradients import gradient_magnitude
@@ -91,12 +92,20 @@ class Reproduction:
         """
         with self.writing():
             rows = self.rows(table)
+            self.refuse_others(table)
             for old in rows:
                 same = old.get("weights") == measured["weights"]
                 if same and _identity(old) == _identity(measured):
                     measured = together(old, measured)
             others = [old for old in rows if _identity(old) != _identity(measured)]
             write_json(self.results / f"{table.name}.json", [*others, measured])
+
+    def refuse_others(self, table: PaperTable) -> None:
+        """Quick rows and others never share a file: the digits would stand beside the paper's."""
+        if {_is_quick(row) for row in self.rows(table)} - {self.choices.quick}:
+            kind = "whole runs" if self.choices.quick else "a try by --quick"
+            path = self.results / f"{table.name}.json"
+            raise UserError(f"{path} holds rows of {kind}: choose another --results")
 
     def writing(self) -> AbstractContextManager[None]:
         """The lock of the results folder; another table's writer is waited for."""
@@ -140,6 +149,7 @@ class Reproduction:
         return {
             "title": row.title,
             "recipe": row.recipe,
+            "quick": self.choices.quick,
             "model": run.model,
             "data": run.data.name,
             "seeds": [one.seed for one in runs],
@@ -300,6 +310,11 @@ def printed(table: PaperTable, row: Row) -> dict[str, Any]:
 def _identity(row: dict[str, Any]) -> tuple[Any, ...]:
     """What makes a row another measurement of the same thing."""
     return tuple(row.get(key) for key in ("title", "recipe", "model", "epochs", "data"))
+
+
+def _is_quick(row: Mapping[str, Any]) -> bool:
+    """Whether a row is of a try by --quick; older rows do not say so, and only those had digits."""
+    return bool(row.get("quick", row.get("data") == "digits"))
 
 
 def together(old: dict[str, Any], new: dict[str, Any]) -> dict[str, Any]:
