@@ -170,6 +170,20 @@ def test_printed_figures_are_filed_like_ours():
     assert printed(gradients, gradients.rows[0])["all mean"] == pytest.approx(395.0)
 
 
+def test_attacks_that_are_one_under_quick_are_one_column():
+    row = {
+        "title": "PGD7-2",
+        "model": "small-cnn",
+        "epochs": 1,
+        "seeds": [0],
+        "clean_accuracy": 0.9,
+    }
+    row["attacks"] = {"pgd5-last": {"accuracy": 0.4, "images": 20}}
+    head, lines = side_by_side(TABLES["motivation-steps"], [row], Choices(quick=True))
+    assert [title for title in head if "pgd5" in title or "PGD" in title] == ["pgd5-last (n = 20)"]
+    assert dict(zip(head, lines[0], strict=True))["pgd5-last (n = 20)"] == "40.0"
+
+
 def test_side_by_side_shows_ours_the_papers_and_the_difference():
     table = TABLES["cifar10"]
     measured = {

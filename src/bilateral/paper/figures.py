@@ -1,6 +1,7 @@
 """Drawings as SVG, by matplotlib's object interface: the paper's figure, and labels seen."""
 
 import io
+import re
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
@@ -33,13 +34,13 @@ def curve_figure(table: PaperTable, rows: Sequence[Mapping[str, Any]], choices: 
 
     Rows of one title are told apart by their network and epochs.
     """
-    steps = [
-        (int(column.title), place)
-        for place, column in enumerate(table.columns)
-        if isinstance(column.measure, Attack) and column.title.isdigit()
-    ]
-    columns = columns_of(table, choices)
-    apart = 2.5 * steps[-1][0]
+    steps = {}
+    for column, chosen in zip(table.columns, columns_of(table, choices), strict=True):
+        if isinstance(chosen.measure, Attack) and column.title.isdigit():
+            # The steps that were run: a quick attack has fewer than the paper's column.
+            run = re.match(r"pgd(\d+)", chosen.measure.name)
+            steps[int(run[1]) if run else 1] = key_of(chosen)
+    apart = 2.5 * max(steps)
     drawing = Figure(figsize=(6.4, 4.0), layout="constrained")
     axes = drawing.subplots()
     order = [row.title for row in table.rows]
@@ -61,7 +62,7 @@ def curve_figure(table: PaperTable, rows: Sequence[Mapping[str, Any]], choices: 
         if strongest is not None:
             axes.plot([apart], [100 * strongest], **look)
             judged = True
-        points = [(step, cell_of(row, key_of(columns[place]))) for step, place in steps]
+        points = [(step, cell_of(row, key)) for step, key in steps.items()]
         known = [(step, 100 * value) for step, value in points if value is not None]
         axes.plot(
             [step for step, _ in known],
@@ -70,7 +71,7 @@ def curve_figure(table: PaperTable, rows: Sequence[Mapping[str, Any]], choices: 
             **look,
         )
     axes.set_xscale("log")
-    ticks = {step: str(step) for step, _ in steps} | ({apart: "AutoAttack"} if judged else {})
+    ticks = {step: str(step) for step in steps} | ({apart: "AutoAttack"} if judged else {})
     axes.set_xticks(list(ticks), list(ticks.values()))
     axes.minorticks_off()
     axes.set_xlabel("attack steps")

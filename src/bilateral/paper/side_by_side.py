@@ -19,7 +19,7 @@ def side_by_side(table: PaperTable, rows: Sequence[Measured], choices: Choices) 
     its quick half was run, that is said. A cell of other images than its column's says how many.
     A row of the paper that was not measured shows the printed figures alone, in brackets.
     """
-    columns = columns_of(table, choices)
+    columns = list(dict.fromkeys(columns_of(table, choices)))  # several are one under --quick
     head = ["model", "network", "epochs", "seed", *(_title(column) for column in columns)]
     lines = []
     for row in table.rows:
