@@ -99,6 +99,15 @@ class RunFolder:
         return run_from_json(json_bytes(self.config), str(self.config))
 
     @property
+    def versions(self) -> dict[str, str]:
+        """Package, torch and device of the training; empty where its configuration has none."""
+        said = parse_json(json_bytes(self.config), str(self.config))
+        found = said.get("versions") if isinstance(said, dict) else None
+        if not isinstance(found, dict):
+            return {}
+        return {str(name): str(value) for name, value in found.items()}
+
+    @property
     def former_split(self) -> str:
         """What chose the test pictures of a folder when this was trained; empty: what does now."""
         said = parse_json(json_bytes(self.config), str(self.config))

@@ -106,6 +106,23 @@ def test_an_interval_is_of_one_model_on_known_images(changes, text):
     assert interval_of({**ROW, **changes}, "autoattack") == text
 
 
+@pytest.mark.parametrize(
+    ("changes", "said"),
+    [
+        ({"device": "cpu", "train_device": "NVIDIA H200"}, "839 s on NVIDIA H200): cpu"),
+        (
+            {"device": "NVIDIA H200 and cpu", "train_device": "NVIDIA H200"},
+            "839 s on NVIDIA H200): NVIDIA H200 and cpu",
+        ),
+        ({"device": "NVIDIA H200", "train_device": "NVIDIA H200"}, "839 s): NVIDIA H200"),
+        ({"train_device": ""}, "839 s): a GPU"),
+    ],
+)
+def test_training_elsewhere_is_said(changes, said):
+    text = tables_page(results(cifar10=[{**ROW, **changes}]))
+    assert f"- R-MC-LA (wrn-28-10, trained in {said}, commit abc" in text
+
+
 def test_a_network_beside_another_has_a_line_of_its_own():
     small = {**ROW, "model": "preact-resnet-18", "epochs": 30, "jobs": 3}
     text = tables_page(results(cifar10=[ROW, small]))

@@ -235,6 +235,25 @@ def test_a_cell_of_other_images_than_its_column_says_so(tmp_path):
     assert not any("n =" in cell for cell in cells([old]).values()), "an older file's stay"
 
 
+def test_a_row_keeps_where_its_models_were_trained(tmp_path):
+    """Copied from another machine and measured here; the second seed is trained here."""
+
+    def row(seeds):
+        work = Reproduction(tmp_path, tmp_path, Choices(epochs=1, seeds=seeds), CPU, "words")
+        return work.table(replace(DIGITS, columns=(FGSM,)))[-1]
+
+    assert row(1)["train_device"] == "cpu"
+    config = tmp_path / "digits-r-mc-la-1-epochs" / "seed0" / "config.json"
+    said = json.loads(config.read_text())
+    said["versions"]["device"] = "NVIDIA H200"
+    config.write_text(json.dumps(said))
+    again = row(1)
+    assert (again["train_device"], again["device"]) == ("NVIDIA H200", "cpu")
+    assert row(2)["train_device"] == "NVIDIA H200 and cpu"
+    config.write_text(json.dumps({key: said[key] for key in ("schema", "run")}))
+    assert row(1)["train_device"] == "", "a config.json of one's own may say no versions"
+
+
 def test_gradients_of_some_images_are_of_those_that_were_looked_at(tmp_path):
     """How many of them are correct is no other number of images."""
     columns = tuple(

@@ -51,6 +51,7 @@ from bilateral.training.trainer import train
 
 WAIT_SECONDS = 60
 """For another process to write its row of a table: it takes a moment."""
+_AND = " and "
 Say = Callable[[str], None]
 Figures = dict[str, dict[str, Any]]
 """By `key_of` a column: `value` and the `images` it is of."""
@@ -145,6 +146,7 @@ class Reproduction:
         run = runs[0]
         folders = [self._folder(one) for one in runs]
         seconds = [folder.last_record()["seconds"] for folder in folders]
+        trained_on = [folder.versions.get("device", "") for folder in folders]
         attacks = {column.measure.name for column in columns if isinstance(column.measure, Attack)}
         return {
             "title": row.title,
@@ -164,6 +166,7 @@ class Reproduction:
             "paper": {} if self.choices.quick else printed(table, row),
             "train_seconds": mean(seconds),
             "train_seconds_by_seed": seconds if len(seconds) > 1 else [],
+            "train_device": _AND.join(dict.fromkeys(filter(None, trained_on))),
             "weights": [evaluations(folder).entries[-1].weights_digest for folder in folders],
             "config_digests": [config_digest(one) for one in runs],
             "version": bilateral.__version__,
@@ -318,8 +321,14 @@ def _is_quick(row: Mapping[str, Any]) -> bool:
 
 
 def together(old: dict[str, Any], new: dict[str, Any]) -> dict[str, Any]:
-    """Two measurements of the same models: the columns of both, the newer where both have one."""
+    """Two measurements of the same models: the columns of both, the newer where both have one.
+
+    Devices and commits are those of both, the newest last.
+    """
     row = {**old, **new}
+    for key in ("device", "commit"):
+        parts = [part for part in old.get(key, "").split(_AND) if part not in ("", new[key])]
+        row[key] = _AND.join([*parts, new[key]])
     for group in ("attacks", "other"):
         row[group] = old.get(group, {}) | new[group]
     if new["clean_accuracy"] is None:
