@@ -2,6 +2,7 @@
 
 import hashlib
 import json
+from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -179,17 +180,30 @@ class RunFolder:
 
 def differences(one: Settings, other: Settings) -> list[str]:
     """The fields in which two values differ, as `field: one -> other`."""
-    before, after = flat(one.model_dump()), flat(other.model_dump())
-
-    def text(key: str, value: Any) -> str:
-        of_images = key.endswith(("epsilon", "step_size")) and value is not None
-        return fraction_text(value) if of_images else str(value)
-
+    before = flat(one.model_dump())
     return [
-        f"{key}: {text(key, before.get(key))} -> {text(key, after.get(key))}"
-        for key in before | after
-        if before.get(key) != after.get(key)
+        f"{key}: {field_text(key, before.get(key))} -> {field_text(key, value)}"
+        for key, value in changed_fields(one, other).items()
     ]
+
+
+def changed_fields(one: Settings, other: Settings) -> dict[str, Any]:
+    """The fields in which another value differs, as they are in it."""
+    before, after = flat(one.model_dump()), flat(other.model_dump())
+    keys = before | after
+    return {key: after.get(key) for key in keys if before.get(key) != after.get(key)}
+
+
+def field_text(key: str, value: Any) -> str:
+    """A field's value as it is told."""
+    of_images = key.endswith(("epsilon", "step_size")) and value is not None
+    return fraction_text(value) if of_images else str(value)
+
+
+def recipe_with(recipe: str, fields: Mapping[str, Any]) -> str:
+    """A recipe and what differs from it: `digits-r-mc-la with method undefended`."""
+    told = ", ".join(f"{key} {field_text(key, value)}" for key, value in fields.items())
+    return f"{recipe} with {told}" if told else recipe
 
 
 def no_run(path: Path, lacks: str = "config.json") -> UserError:
