@@ -103,6 +103,15 @@ class RunFolder:
         return run_from_json(json_bytes(self.config), str(self.config))
 
     @property
+    def versions(self) -> dict[str, str]:
+        """Package, torch and device of the training; empty where its configuration has none."""
+        said = parse_json(json_bytes(self.config), str(self.config))
+        found = said.get("versions") if isinstance(said, dict) else None
+        if not isinstance(found, dict):
+            return {}
+        return {str(name): str(value) for name, value in found.items()}
+
+    @property
     def former_split(self) -> str:
         """What chose the test pictures of a folder when this was trained; empty: what does now."""
         said = parse_json(json_bytes(self.config), str(self.config))
@@ -172,16 +181,10 @@ class RunFolder:
 
 def differences(one: Settings, other: Settings) -> list[str]:
     """The fields in which two values differ, as `field: one -> other`."""
-    before, after = flat(one.model_dump()), flat(other.model_dump())
-
-    def text(key: str, value: Any) -> str:
-        of_images = key.endswith(("epsilon", "step_size")) and value is not None
-        return fraction_text(value) if of_images else str(value)
-
+    before = flat(one.model_dump())
     return [
-        f"{key}: {text(key, before.get(key))} -> {text(key, after.get(key))}"
-        for key in before | after
-        if before.get(key) != after.get(key)
+        f"{key}: {field_text(key, before.get(key))} -> {field_text(key, value)}"
+        for key, value in changed_fields(one, other).items()
     ]
 
 
@@ -225,6 +228,25 @@ def said_of_weights(path: Path) -> dict[str, Any]:
     except (OSError, UserError, LookupError, TypeError, AttributeError):
         return {}
     return said if isinstance(said, dict) else {}
+
+
+def changed_fields(one: Settings, other: Settings) -> dict[str, Any]:
+    """The fields in which another value differs, as they are in it."""
+    before, after = flat(one.model_dump()), flat(other.model_dump())
+    keys = before | after
+    return {key: after.get(key) for key in keys if before.get(key) != after.get(key)}
+
+
+def field_text(key: str, value: Any) -> str:
+    """A field's value as it is told."""
+    of_images = key.endswith(("epsilon", "step_size")) and value is not None
+    return fraction_text(value) if of_images else str(value)
+
+
+def recipe_with(recipe: str, fields: Mapping[str, Any]) -> str:
+    """A recipe and what differs from it: `digits-r-mc-la with method undefended`."""
+    told = ", ".join(f"{key} {field_text(key, value)}" for key, value in fields.items())
+    return f"{recipe} with {told}" if told else recipe
 
 
 def no_run(path: Path, lacks: str = "config.json") -> UserError:

@@ -293,6 +293,8 @@ ROW = {
     "clean_accuracy": 0.5,
     "attacks": {"fgsm": {"accuracy": 0.5, "images": 10}},
     "other": {"x": {"value": 1.0, "images": 10}},
+    "device": "cpu",
+    "commit": "abc",
     "command": "bilateral reproduce cifar10",
 }
 

@@ -81,6 +81,51 @@ def test_a_curve_a_row_over_the_measured_steps():
     assert "AutoAttack" not in words, "not measured"
 
 
+def test_a_quick_figure_has_the_steps_that_were_run():
+    """Five at most, each once: not the same five at 10, 20, 50, 100 and 200."""
+    table = TABLES["steps-figure"]
+    shares = {"fgsm-last": 0.9, "pgd2-last": 0.8, "pgd5-last": 0.7}
+    attacks = {name: {"accuracy": share, "images": 20} for name, share in shares.items()}
+    rows = [{"title": table.rows[0].title, "clean_accuracy": 0.9, "attacks": attacks}]
+    drawing = curve_figure(table, rows, Choices(quick=True))
+    assert {"1", "2", "5"} <= set(comments(drawing)) and "10" not in comments(drawing)
+    style = f"fill: {COLOURS[0].lower()}"
+    marks = [
+        mark
+        for mark in ElementTree.fromstring(drawing).iter(f"{SVG}use")
+        if style in mark.get("style", "")
+    ]
+    assert len(marks) == 3 + 1, "points, and the legend's"
+
+
+def test_rows_of_one_title_are_told_apart():
+    """By network and epochs, in the legend, and by their looks, however many there are."""
+    table = TABLES["steps-figure"]
+    attacks = {"pgd2-last": {"accuracy": 0.4}}
+    lengths = {table.rows[0].title: (30, 100), table.rows[1].title: (100,)}
+    rows = [
+        {"title": title, "model": "small-cnn", "epochs": epochs, "clean_accuracy": 0.9}
+        | {"attacks": attacks}
+        for title, several in lengths.items()
+        for epochs in several
+    ]
+    words = comments(curve_figure(table, rows, Choices()))
+    first, second = lengths
+    assert {f"{first} (small-cnn, 30 epochs)", f"{first} (small-cnn, 100 epochs)"} <= set(words)
+    assert first not in words and second in words
+
+    many = [rows[0] | {"epochs": epochs} for epochs in range(1, 13)]
+    drawing = ElementTree.fromstring(curve_figure(table, many, Choices()))
+    kinds = {path.get("id"): path.get("d") for path in drawing.iter(f"{SVG}path")}
+    href = "{http://www.w3.org/1999/xlink}href"
+    looks = {
+        (kinds[mark.get(href)[1:]], mark.get("style"))
+        for mark in drawing.iter(f"{SVG}use")
+        if any(colour.lower() in mark.get("style", "") for colour in COLOURS)
+    }
+    assert len(looks) == 12
+
+
 def test_what_autoattack_leaves_stands_apart_from_the_curve():
     table = TABLES["steps-figure"]
     attacks = {name: {"accuracy": 0.4} for name in ("pgd2-last", "pgd200-last")}

@@ -54,6 +54,9 @@ def test_the_first_figure_is_of_the_longest_schedule():
         "| AutoAttack at 8/255 (n = 1,000) |"
     )
     assert line == "| accuracy (%) | 90.5 | 54.7 | **36.4** [33.5, 39.4] |"
+    few = {**ROW, "clean_images": 20, "test_images": 10000}
+    line = first_figure(results(cifar10=[few])).splitlines()[2]
+    assert line == "| accuracy (%) | 90.5 (n = 20) | 54.7 | **36.4** [33.5, 39.4] |"
 
 
 def test_the_headline_has_the_method_and_our_recipes(tmp_path):
@@ -101,6 +104,23 @@ def test_the_headline_has_the_method_and_our_recipes(tmp_path):
 )
 def test_an_interval_is_of_one_model_on_known_images(changes, text):
     assert interval_of({**ROW, **changes}, "autoattack") == text
+
+
+@pytest.mark.parametrize(
+    ("changes", "said"),
+    [
+        ({"device": "cpu", "train_device": "NVIDIA H200"}, "839 s on NVIDIA H200): cpu"),
+        (
+            {"device": "NVIDIA H200 and cpu", "train_device": "NVIDIA H200"},
+            "839 s on NVIDIA H200): NVIDIA H200 and cpu",
+        ),
+        ({"device": "NVIDIA H200", "train_device": "NVIDIA H200"}, "839 s): NVIDIA H200"),
+        ({"train_device": ""}, "839 s): a GPU"),
+    ],
+)
+def test_training_elsewhere_is_said(changes, said):
+    text = tables_page(results(cifar10=[{**ROW, **changes}]))
+    assert f"- R-MC-LA (wrn-28-10, trained in {said}, commit abc" in text
 
 
 def test_a_network_beside_another_has_a_line_of_its_own():

@@ -103,6 +103,21 @@ def test_quick_attacks_are_short(name, quick):
     attack_members(quick, 0.1)
 
 
+def test_quick_columns_are_named_after_what_was_run():
+    columns = columns_of(TABLES["motivation-steps"], Choices(quick=True))
+    assert [column.title for column in columns] == [
+        *("clean", "FGSM", "pgd2-last", "pgd5-last", "pgd5-last", "pgd5-last", "apgd-ce")
+    ]
+    columns = columns_of(TABLES["black-box"], Choices(quick=True))
+    assert [column.title for column in columns] == [
+        *("clean", "undefended FGSM", "pgd5 made on cifar10-undefended"),
+        *("another R-MC-LA FGSM", "pgd5 made on another seed", "apgd-ce"),
+    ]
+    for table in TABLES.values():
+        titles = [column.title for column in columns_of(table, Choices())]
+        assert titles == [column.title for column in table.columns]
+
+
 def test_quick_runs_are_of_the_digits_at_a_larger_budget():
     for recipe in ("cifar10-r-mc-la", "cifar100-r-mc-la9", "imagenet-r-mc-la-resnet50"):
         run = run_of(recipe, 0, Choices(quick=True))

@@ -66,7 +66,10 @@ def test_an_attack_on_fewer_images_says_so():
         "apgd": {"accuracy": 0.25, "images": 200},
     }
     line = results_table([{**ROW, "attacks": attacks}]).splitlines()[2]
-    assert "| 50.0 | 25.0 (200) | - | 1,000 |" in line
+    assert "| 75.0 | 50.0 | 25.0 (200) | - | 1,000 |" in line
+    for count, clean in ((20, "75.0 (20)"), (1000, "75.0")):
+        line = results_table([{**ROW, "clean_images": count}]).splitlines()[2]
+        assert f"| {clean} | 50.0 | - | 1,000 |" in line
 
 
 def test_parity_table_compares_distances_or_accuracies():

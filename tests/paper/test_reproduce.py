@@ -7,6 +7,7 @@ import subprocess
 import sys
 import time
 import xml.etree.ElementTree as ET
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
@@ -18,7 +19,7 @@ from bilateral.errors import UserError
 from bilateral.paper.plan import Choices, runs_of
 from bilateral.paper.reproduce import Reproduction, printed, read_rows
 from bilateral.paper.side_by_side import side_by_side
-from bilateral.paper.tables import TABLES
+from bilateral.paper.tables import CLEAN, FGSM, TABLES, Column, Gradient, PaperTable, Row
 from bilateral.runs import RunFolder
 from bilateral.training.progress import TrainingProgress
 from bilateral.training.trainer import train
@@ -26,6 +27,10 @@ from entry_point import bilateral
 
 ENVIRONMENT = {**os.environ, "OMP_NUM_THREADS": "1"}
 CPU = torch.device("cpu")
+ALL = Choices()
+DIGITS = PaperTable(
+    "small", "Small", "here", (CLEAN, FGSM), (Row("digits", "digits-r-mc-la", {"FGSM": 50.0}),)
+)
 
 
 @pytest.fixture(scope="module", autouse=True)
@@ -56,7 +61,7 @@ def test_every_table_is_written(everything):
         ], name
         for row in rows:
             assert row["paper"] == {}, "quick figures never stand beside the paper's"
-            assert row["data"] == "digits" and row["model"] == "small-cnn"
+            assert row["quick"] and row["data"] == "digits" and row["model"] == "small-cnn"
             cells = len(row["attacks"]) + len(row["other"]) + (row["clean_accuracy"] is not None)
             assert 0 < cells <= len(table.columns)
             for attack in row["attacks"].values():
@@ -119,6 +124,7 @@ def test_seeds_are_averaged_and_other_rows_stay(tmp_path):
     (row,) = (one for one in table.rows if one.title == "R-MC-LA")
     small = type(table)(table.name, table.title, table.where, table.columns[:2], (row,))
     other = {"title": "R-MC-LA", "recipe": row.recipe, "model": "wrn-28-10", "epochs": 100}
+    other["data"] = "digits"
     (tmp_path / "results").mkdir()
     (tmp_path / "results" / "cifar10.json").write_text(json.dumps([other]))
 
@@ -164,6 +170,20 @@ def test_printed_figures_are_filed_like_ours():
     assert printed(gradients, gradients.rows[0])["all mean"] == pytest.approx(395.0)
 
 
+def test_attacks_that_are_one_under_quick_are_one_column():
+    row = {
+        "title": "PGD7-2",
+        "model": "small-cnn",
+        "epochs": 1,
+        "seeds": [0],
+        "clean_accuracy": 0.9,
+    }
+    row["attacks"] = {"pgd5-last": {"accuracy": 0.4, "images": 20}}
+    head, lines = side_by_side(TABLES["motivation-steps"], [row], Choices(quick=True))
+    assert [title for title in head if "pgd5" in title or "PGD" in title] == ["pgd5-last (n = 20)"]
+    assert dict(zip(head, lines[0], strict=True))["pgd5-last (n = 20)"] == "40.0"
+
+
 def test_side_by_side_shows_ours_the_papers_and_the_difference():
     table = TABLES["cifar10"]
     measured = {
@@ -186,6 +206,122 @@ def test_side_by_side_shows_ours_the_papers_and_the_difference():
     assert "25.0 [22.4, 27.8] by apgd" in next(one for one in lines if one[0] == "R-MC-LA")
     quoted = next(one for one in lines if one[0].startswith("Madry") and "quoted" in one[0])
     assert quoted[4] == "(87.3)"
+
+
+def cells(rows, table=DIGITS, choices=ALL):
+    """The cells of a table of one row, by their column."""
+    head, (line,) = side_by_side(table, rows, choices)
+    return dict(zip(head, line, strict=True))
+
+
+def test_a_cell_of_other_images_than_its_column_says_so(tmp_path):
+    """Few images first, then one column on all: each cell is of its own number."""
+
+    def measured(table, choices):
+        return Reproduction(tmp_path, tmp_path, choices, CPU, "words").table(table)
+
+    few, all_ = Choices(epochs=1, images=20), Choices(epochs=1)
+    rows = measured(DIGITS, few)
+    assert rows[0]["clean_images"] == 20 and rows[0]["test_images"] == 360
+    shown = cells(rows, choices=few)
+    assert not any("n =" in shown[name] for name in ("clean (n = 20)", "FGSM (n = 20)"))
+    shown = cells(rows, choices=all_)
+    assert shown["clean"].endswith(" (n = 20)") and shown["FGSM"].endswith(") (n = 20)")
+    (row,) = rows = measured(replace(DIGITS, columns=(FGSM,)), all_)
+    assert row["clean_images"] == 20, "the earlier call's, as is its accuracy"
+    assert cells(rows)["clean"].endswith(" (n = 20)") and "n =" not in cells(rows)["FGSM"]
+    assert cells(rows, choices=few)["FGSM (n = 20)"].endswith(" (n = 360)")
+    old = {key: part for key, part in row.items() if key not in ("clean_images", "test_images")}
+    assert not any("n =" in cell for cell in cells([old]).values()), "an older file's stay"
+
+
+def test_a_row_keeps_where_its_models_were_trained(tmp_path):
+    """Copied from another machine and measured here; the second seed is trained here."""
+
+    def row(seeds):
+        work = Reproduction(tmp_path, tmp_path, Choices(epochs=1, seeds=seeds), CPU, "words")
+        return work.table(replace(DIGITS, columns=(FGSM,)))[-1]
+
+    assert row(1)["train_device"] == "cpu"
+    config = tmp_path / "digits-r-mc-la-1-epochs" / "seed0" / "config.json"
+    said = json.loads(config.read_text())
+    said["versions"]["device"] = "NVIDIA H200"
+    config.write_text(json.dumps(said))
+    again = row(1)
+    assert (again["train_device"], again["device"]) == ("NVIDIA H200", "cpu")
+    assert row(2)["train_device"] == "NVIDIA H200 and cpu"
+    config.write_text(json.dumps({key: said[key] for key in ("schema", "run")}))
+    assert row(1)["train_device"] == "", "a config.json of one's own may say no versions"
+
+
+def test_gradients_of_some_images_are_of_those_that_were_looked_at(tmp_path):
+    """How many of them are correct is no other number of images."""
+    columns = tuple(
+        Column(f"{images} max", Gradient(images, "max", "[-1, 1]")) for images in ("all", "correct")
+    )
+    table = replace(DIGITS, columns=columns)
+    rows = Reproduction(tmp_path, tmp_path, Choices(epochs=1), CPU, "words").table(table)
+    assert rows[0]["other"]["correct max"]["images"] < 360
+    assert not any("n =" in cell for cell in cells(rows, table).values())
+    few = cells(rows, table, Choices(images=20))
+    assert few["correct max (n = 20)"].endswith(" (n = 360)")
+
+
+def test_a_figure_is_of_the_whole_table_whatever_was_asked_for(tmp_path):
+    """As the table beside it is: rows and columns of earlier calls stay."""
+    table = TABLES["steps-figure"]
+    rows = [
+        {
+            "title": row.title,
+            "clean_accuracy": 0.9,
+            "attacks": {f"pgd{steps}-last": {"accuracy": 0.5} for steps in (2, 20)},
+        }
+        for row in table.rows[:2]
+    ]
+    work = Reproduction(tmp_path, tmp_path, Choices(), CPU, "words")
+    whole = work.drawing(table, rows)
+    assert whole.count(f"<!-- {table.rows[1].title} -->".encode()) == 1
+    assert work.drawing(replace(table, rows=table.rows[:1]), rows) == whole
+    assert work.drawing(replace(table, columns=(CLEAN,)), rows) == whole
+
+
+@pytest.mark.parametrize(
+    ("there", "quick"),
+    [
+        ({"quick": True, "data": "digits"}, False),
+        ({"data": "digits"}, False),  # of before rows said whether they are quick
+        ({"quick": False, "data": "cifar10"}, True),
+        ({"data": "cifar10"}, True),
+        ({"quick": False, "data": "digits"}, True),
+    ],
+)
+def test_a_file_holds_quick_rows_or_others_never_both(there, quick, tmp_path):
+    path = tmp_path / "cifar10.json"
+    path.write_text(json.dumps([{"title": "R-MC", **there}]))
+    before = path.read_bytes()
+    row = {"title": "R-MC-LA", "quick": quick, "weights": []}
+    work = Reproduction(tmp_path, tmp_path, Choices(quick=quick), CPU, "words")
+    with pytest.raises(UserError, match="choose another --results") as raised:
+        work.keep(TABLES["cifar10"], row)
+    assert str(raised.value).startswith(f"{path} holds rows of ")
+    assert path.read_bytes() == before
+    work = Reproduction(tmp_path, tmp_path, Choices(quick=not quick), CPU, "words")
+    work.keep(TABLES["cifar10"], row | {"quick": not quick})
+    assert len(work.rows(TABLES["cifar10"])) == 2
+
+
+def test_rows_that_could_not_be_kept_are_not_begun(tmp_path):
+    """Through the real command: refused before anything is trained."""
+    path = tmp_path / "res2" / "cifar10.json"
+    path.parent.mkdir()
+    path.write_text(json.dumps([{"title": "R-MC", "data": "cifar10"}]))
+    before = path.read_bytes()
+    words = ["reproduce", "cifar10", "--quick", "--results", "res2", "--quiet"]
+    for further in ([], ["--jobs", "2"]):
+        done = bilateral(*words, *further, cwd=tmp_path)
+        assert done.returncode == 2 and done.stderr.count("\n") == 1
+        assert "res2/cifar10.json holds rows of whole runs" in done.stderr
+        assert path.read_bytes() == before and list(tmp_path.rglob("*")) == [path.parent, path]
 
 
 @pytest.mark.parametrize(

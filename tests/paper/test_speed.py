@@ -120,6 +120,17 @@ def test_a_larger_batch_counts_only_if_it_learns_as_well(variants, said):
     assert found[3] == ("met; missed" if counts else "does not count (met; missed)")
 
 
+def test_a_bench_of_other_fields_than_the_recipes_says_them():
+    """Training without an attack is no step towards an aim of the recipe's."""
+    other = {**TRAINING, "fields": {"method": "undefended", "model": "wrn-28-10"}}
+    line = training_speed_table([other]).splitlines()[-1]
+    said = "`cifar10-r-mc-la` with method undefended"
+    assert line == f"- {said}, wrn-28-10: H, commit e; `f`."
+    table = aims_table([], [{**TRAINING, "fields": {}, "images_per_second": 9000}, other], [])
+    assert len(table.splitlines()) == 4, "a measurement of its own, not the recipe's slowest"
+    assert f"training {said}, wrn-28-10, batches of 128" in table
+
+
 def test_of_several_measurements_the_slowest_counts():
     file = {"recipe": "cifar10-r-mc-la", "model": "wrn-28-10", "batch_size": 128}
     file |= {"device": "NVIDIA H200", "commit": "abc"}

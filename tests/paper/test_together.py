@@ -78,6 +78,8 @@ def test_columns_of_other_weights_are_not(tmp_path):
         "data": "cifar10",
         "clean_accuracy": 0.9,
         "weights": ["a"],
+        "device": "cpu",
+        "commit": "abc",
         "command": "first",
         "attacks": {"fgsm-last": {"accuracy": 0.5, "images": 10}},
         "other": {},
@@ -92,6 +94,25 @@ def test_columns_of_other_weights_are_not(tmp_path):
     work.keep(table, {**later, "weights": ["b"]})
     (found,) = work.rows(table)
     assert set(found["attacks"]) == {"pgd7-last"} and found["clean_accuracy"] is None
+
+
+def test_columns_of_several_calls_are_of_all_their_commits_and_devices(tmp_path):
+    """The newest last, each once."""
+    work = Reproduction(tmp_path, tmp_path, Choices(), CPU, "words")
+    table = TABLES["cifar10"]
+    row = {"title": "R-MC", "weights": ["a"], "clean_accuracy": 0.9, "attacks": {}, "other": {}}
+    row |= {"command": "words", "train_device": "NVIDIA H200"}
+
+    def kept(device, commit, **changes):
+        work.keep(table, {**row, "device": device, "commit": commit, **changes})
+        (found,) = work.rows(table)
+        return found["device"], found["commit"]
+
+    assert kept("NVIDIA H200", "one") == ("NVIDIA H200", "one")
+    assert kept("NVIDIA H200", "two") == ("NVIDIA H200", "one and two")
+    assert kept("cpu", "three") == ("NVIDIA H200 and cpu", "one and two and three")
+    assert kept("NVIDIA H200", "one") == ("cpu and NVIDIA H200", "two and three and one")
+    assert kept("cpu", "new", weights=["b"]) == ("cpu", "new"), "nothing of the others is left"
 
 
 def test_a_table_is_narrowed_to_what_was_named():

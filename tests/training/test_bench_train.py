@@ -8,6 +8,7 @@ import time
 import pytest
 import torch
 
+from bilateral.commands.bench import fields_of
 from bilateral.config import Adversary, Labels, Run
 from bilateral.machine import Machine
 from bilateral.paper.recipes import recipe_named
@@ -127,6 +128,31 @@ def test_the_command_prints_one_document_and_writes_nothing(tmp_path, monkeypatc
         assert result[field]
     assert list(result["features"]) == ["all", "without fused"]
     assert not list(tmp_path.iterdir())
+
+
+def test_what_differs_from_the_recipe_is_said(tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    done = bench("digits-r-mc-la", "--seconds", "0.1", "--json", "--quiet")
+    assert done.returncode == 0, done.stderr
+    assert json.loads(done.stdout)["fields"] == {}
+    words = ["digits-r-mc-la", "--method", "undefended", "--optimiser.batch-size", "32"]
+    words += ["--seconds", "0.1", "--quiet"]
+    done = bench(*words, "--json")
+    assert done.returncode == 0, done.stderr
+    result = json.loads(done.stdout)
+    assert result["recipe"] == "digits-r-mc-la"
+    assert result["fields"] == {"method": "undefended", "optimiser.batch_size": 32}
+    line = "digits-r-mc-la with method undefended, optimiser.batch_size 32"
+    assert bench(*words).stdout.splitlines()[0] == line
+    done = bench(*words, "--format", "csv")
+    assert line in done.stderr and done.stdout.startswith("features,"), "no line among the table's"
+
+
+def test_a_configuration_of_another_name_is_said_by_what_is_not_a_default():
+    run = recipe_named("digits-r-mc-la")
+    known = fields_of(run.with_fields(recipe="mine"))
+    assert known["data.name"] == "digits" and known["model"] == "small-cnn"
+    assert "recipe" not in known and "method" not in known and fields_of(run) == {}
 
 
 @pytest.mark.parametrize(

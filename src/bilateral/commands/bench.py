@@ -1,7 +1,8 @@
 """`bilateral bench`: throughput on this machine."""
 
+import sys
 from collections.abc import Sequence
-from typing import Annotated, Literal
+from typing import Annotated, Any, Literal
 
 import tyro
 from pydantic import Field
@@ -15,6 +16,8 @@ from bilateral.config import Run, Settings
 from bilateral.errors import UserError, unknown
 from bilateral.machine import Machine
 from bilateral.models import model_entry
+from bilateral.paper.recipes import RECIPES
+from bilateral.runs import changed_fields, recipe_with
 from bilateral.tables import Format, bench_table, bench_train_table, render
 
 COMPARABLE = (*ENSEMBLES, "cw-l2", "cw-l2-fine", "deepfool-l2")
@@ -78,13 +81,23 @@ def train(words: Sequence[str]) -> None:
     place = choose_device(given.device)
     split, images = bench_split(run)
     limit_threads(place, split.image_values)
-    result = bench_train(
+    measured = bench_train(
         run, split, images, place, given.machine, given.without, given.seconds, console.print
     )
+    fields = fields_of(run)
     if given.json_:
-        print_json(result)
-    else:
-        print(render(bench_train_table(result), given.format))
+        print_json({"recipe": run.recipe, "fields": fields, **measured})
+        return
+    # Where the table is read by a program, nothing stands among its lines.
+    file = sys.stdout if given.format == "text" else sys.stderr
+    print(recipe_with(run.recipe, fields), file=file)
+    print(render(bench_train_table(measured), given.format))
+
+
+def fields_of(run: Run) -> dict[str, Any]:
+    """What differs from the recipe that a run names; from the defaults where nobody knows it."""
+    usual = RECIPES[run.recipe].run if run.recipe in RECIPES else Run(recipe=run.recipe)
+    return changed_fields(usual, run)
 
 
 def evaluate(

@@ -197,6 +197,8 @@ def reproduce(
     for line in lines:
         console.print(line)
     work = Reproduction(out, results, choices, place, words, console.print, options.machine)
+    for table in tables:
+        work.refuse_others(table)
     found = {}
     for table in tables:
         if options.jobs > 1:

@@ -11,7 +11,7 @@ from typing import Any
 from bilateral.config import Run
 from bilateral.errors import UserError
 from bilateral.evaluation.diagnosis import Diagnosis
-from bilateral.reading import read_json, read_record
+from bilateral.reading import read_record
 from bilateral.results import Evaluation, EvaluationFile
 from bilateral.runs import RunFolder
 
@@ -61,7 +61,7 @@ def read_evidence(folder: RunFolder, weights_digest: str, code_digest: str = "")
         diagnosis = None
     return Evidence(
         run=folder.read_run(),
-        versions=_versions(folder),
+        versions=folder.versions,
         last_epoch=_last_epoch(folder),
         evaluations=tuple(entries),
         diagnosis=diagnosis,
@@ -89,14 +89,6 @@ def _diagnosis(folder: RunFolder, remarks: list[str]) -> Diagnosis | None:
     except UserError as error:
         remarks.append(f"diagnostics.json cannot be read ({error})")
         return None
-
-
-def _versions(folder: RunFolder) -> dict[str, str]:
-    """Package, torch and device of the training."""
-    found = read_json(folder.config).get("versions")
-    if not isinstance(found, dict):
-        return {}
-    return {str(name): str(value) for name, value in found.items()}
 
 
 def _last_epoch(folder: RunFolder) -> dict[str, Any]:

@@ -1,6 +1,7 @@
 """Drawings as SVG, by matplotlib's object interface: the paper's figure, and labels seen."""
 
 import io
+import re
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
@@ -29,14 +30,17 @@ class LabelExample:
 
 
 def curve_figure(table: PaperTable, rows: Sequence[Mapping[str, Any]], choices: Choices) -> bytes:
-    """Accuracy against the number of attack steps, a curve a row; what AutoAttack leaves apart."""
-    steps = [
-        (int(column.title), place)
-        for place, column in enumerate(table.columns)
-        if isinstance(column.measure, Attack) and column.title.isdigit()
-    ]
-    columns = columns_of(table, choices)
-    apart = 2.5 * steps[-1][0]
+    """Accuracy against the number of attack steps, a curve a row; what AutoAttack leaves apart.
+
+    Rows of one title are told apart by their network and epochs.
+    """
+    steps = {}
+    for column, chosen in zip(table.columns, columns_of(table, choices), strict=True):
+        if isinstance(chosen.measure, Attack) and column.title.isdigit():
+            # The steps that were run: a quick attack has fewer than the paper's column.
+            run = re.match(r"pgd(\d+)", chosen.measure.name)
+            steps[int(run[1]) if run else 1] = key_of(chosen)
+    apart = 2.5 * max(steps)
     drawing = Figure(figsize=(6.4, 4.0), layout="constrained")
     axes = drawing.subplots()
     order = [row.title for row in table.rows]
@@ -44,26 +48,30 @@ def curve_figure(table: PaperTable, rows: Sequence[Mapping[str, Any]], choices: 
         (row for row in rows if row.get("title") in order),
         key=lambda row: order.index(row["title"]),
     )
+    titles = [row["title"] for row in drawn]
     judged = False
     for number, row in enumerate(drawn):
         look: dict[str, Any] = {
             "color": COLOURS[number % len(COLOURS)],
-            "marker": MARKS[number % len(MARKS)],
+            "marker": MARKS[(number + number // len(COLOURS)) % len(MARKS)],
         }
+        name = row["title"]
+        if titles.count(name) > 1:
+            name += f" ({row['model']}, {row['epochs']} epochs)"
         strongest = cell_of(row, STRONGEST)
         if strongest is not None:
             axes.plot([apart], [100 * strongest], **look)
             judged = True
-        points = [(step, cell_of(row, key_of(columns[place]))) for step, place in steps]
+        points = [(step, cell_of(row, key)) for step, key in steps.items()]
         known = [(step, 100 * value) for step, value in points if value is not None]
         axes.plot(
             [step for step, _ in known],
             [value for _, value in known],
-            label=row["title"],
+            label=name,
             **look,
         )
     axes.set_xscale("log")
-    ticks = {step: str(step) for step, _ in steps} | ({apart: "AutoAttack"} if judged else {})
+    ticks = {step: str(step) for step in steps} | ({apart: "AutoAttack"} if judged else {})
     axes.set_xticks(list(ticks), list(ticks.values()))
     axes.minorticks_off()
     axes.set_xlabel("attack steps")

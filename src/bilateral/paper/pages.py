@@ -13,7 +13,7 @@ from bilateral.paper import beyond
 from bilateral.paper.judging import claims_table
 from bilateral.paper.plan import Choices
 from bilateral.paper.rendering import origins
-from bilateral.paper.side_by_side import interval_of, side_by_side
+from bilateral.paper.side_by_side import interval_of, other_images, side_by_side
 from bilateral.paper.studies import NOT_MEASURED
 from bilateral.paper.tables import TABLES, PaperTable
 from bilateral.reading import read_json
@@ -28,6 +28,7 @@ class _Figure(BaseModel):
     accuracy: float | None = None
     value: float | None = None
     images: int | None = None
+    of: int | None = None
     by_seed: list[float | None] = []
 
 
@@ -37,8 +38,13 @@ class _Row(BaseModel):
     title: str | None = None
     clean_accuracy: float | None = None
     clean_by_seed: list[float | None] = []
+    clean_images: int | None = None
+    test_images: int | None = None
     attacks: dict[str, _Figure] = {}
     other: dict[str, _Figure] = {}
+    train_device: str = ""
+    device: str = ""
+    commit: str = ""
     command: str = ""
 
 
@@ -121,6 +127,8 @@ def _facts(row: Mapping[str, Any], attack: str) -> list[str]:
         )
     )
     spread = interval_of(row, "autoattack")
+    clean += other_images(row, "clean", None)
+    pgd += other_images(row, attack, None)
     return [row["model"], f"{seconds:,.0f} s", clean, pgd, f"**{strongest}**{spread}"]
 
 
@@ -153,4 +161,6 @@ def _about(row: Mapping[str, Any]) -> str:
     times = row.get("train_seconds_by_seed") or [row["train_seconds"]]
     least, most = (f"{time:,.0f}" for time in (min(times), max(times)))
     took = least if len(times) == 1 else f"{least} to {most}"
-    return f"{row['title']} ({row['model']}, trained in {took} s)"
+    elsewhere = row.get("train_device") not in (None, "", row["device"])
+    on = f" on {row['train_device']}" if elsewhere else ""
+    return f"{row['title']} ({row['model']}, trained in {took} s{on})"

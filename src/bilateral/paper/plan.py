@@ -11,7 +11,16 @@ from typing import Any, Literal
 
 from bilateral.config import Run
 from bilateral.paper.recipes import recipe_named
-from bilateral.paper.tables import Attack, Clean, Column, Gradient, PaperTable, Row, Transfer
+from bilateral.paper.tables import (
+    Attack,
+    Clean,
+    Column,
+    Gradient,
+    Measure,
+    PaperTable,
+    Row,
+    Transfer,
+)
 from bilateral.runs import safe_name
 
 QUICK_SCALE = 5
@@ -94,16 +103,17 @@ def budget(table: PaperTable, choices: Choices) -> float:
 
 
 def columns_of(table: PaperTable, choices: Choices) -> list[Column]:
-    """The columns as they are measured: another ensemble, fewer images, quick attacks."""
+    """The columns as they are measured: another ensemble, fewer images, quick attacks.
+
+    What stands above a figure is what was run, so the title of another attack is its name.
+    """
     return [_chosen(column, choices) for column in table.columns]
 
 
 def _chosen(column: Column, choices: Choices) -> Column:
-    title, measure, images = column.title, column.measure, column.images
+    measure, images = column.measure, column.images
     if isinstance(measure, Attack) and measure.name == "autoattack":
         measure = Attack("apgd-ce" if choices.quick else choices.ensemble)
-        if measure.name != "autoattack":
-            title = measure.name  # what stands above a figure is what was run
     if choices.images is not None:
         images = choices.images if images is None else min(images, choices.images)
     if choices.quick:
@@ -112,7 +122,15 @@ def _chosen(column: Column, choices: Choices) -> Column:
             measure = Attack(quick_attack(measure.name))
         elif isinstance(measure, Transfer):
             measure = Transfer(quick_attack(measure.attack), measure.source)
-    return Column(title, measure, images)
+    return Column(column.title if measure == column.measure else _said(measure), measure, images)
+
+
+def _said(measure: Measure) -> str:
+    """A title for what is measured in the place of the paper's."""
+    if isinstance(measure, Transfer):
+        return f"{measure.attack} made on {measure.source or 'another seed'}"
+    assert isinstance(measure, Attack)
+    return measure.name
 
 
 def quick_attack(name: str) -> str:

@@ -21,8 +21,8 @@ _CHOSEN = re.compile(r" --rows((?: (?!--)(?:'[^']*'|[^\s']\S*))+)")
 def results_table(rows: Sequence[Row]) -> str:
     """`results/<table>.json`: accuracies in per cent.
 
-    A row is followed by the paper's where it has one; network and epochs may differ. An attack on
-    fewer images than the row's other attacks says on how many.
+    A row is followed by the paper's where it has one; network and epochs may differ. A cell of
+    fewer images than the row's other attacks says of how many.
     """
     names = list(dict.fromkeys(name for row in rows for name in row["attacks"]))
     names = [name for name in names if name != _ALWAYS_SHOWN] + [_ALWAYS_SHOWN]
@@ -175,17 +175,18 @@ def _measured(row: Row, names: Sequence[str]) -> list[str]:
     attacks = row["attacks"]
     images = max((attack["images"] for attack in attacks.values()), default=None)
 
+    def counted(accuracy: float, count: int | None) -> str:
+        return percent(accuracy) + (f" ({count:,})" if count not in (None, images) else "")
+
     def cell(name: str) -> str:
-        if name not in attacks:
-            return ABSENT
-        count = attacks[name]["images"]
-        return percent(attacks[name]["accuracy"]) + (f" ({count:,})" if count != images else "")
+        found = attacks.get(name)
+        return counted(found["accuracy"], found["images"]) if found else ABSENT
 
     return [
         f"`{row['recipe']}`",
         row["model"],
         str(row["epochs"]),
-        percent(row["clean_accuracy"]),
+        counted(row["clean_accuracy"], row.get("clean_images")),
         *map(cell, names),
         _count(images),
         f"{row['train_seconds']:,.0f}",

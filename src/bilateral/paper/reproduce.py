@@ -17,6 +17,7 @@ from bilateral.config import Run, config_digest
 from bilateral.data.datasets import load_training
 from bilateral.data.device_images import DeviceImages
 from bilateral.data.subsets import balanced_subset, chosen_images
+from bilateral.errors import UserError
 from bilateral.evaluation.attack_files import evaluations
 from bilateral.evaluation.campaign import evaluate_target
 from bilateral.evaluation.checks_gradients import gradient_magnitude
@@ -27,6 +28,7 @@ from bilateral.evaluation.target import Target, find_target
 from bilateral.evaluation.transfer import transfer_between
 from bilateral.labels import soft_labels
 from bilateral.machine import Machine
+from bilateral.paper.beyond import table_named
 from bilateral.paper.figures import LabelExample, curve_figure, label_chart
 from bilateral.paper.pages import read_rows
 from bilateral.paper.plan import (
@@ -49,6 +51,7 @@ from bilateral.training.trainer import train
 
 WAIT_SECONDS = 60
 """For another process to write its row of a table: it takes a moment."""
+_AND = " and "
 Say = Callable[[str], None]
 Figures = dict[str, dict[str, Any]]
 """By `key_of` a column: `value` and the `images` it is of."""
@@ -90,6 +93,7 @@ class Reproduction:
         """
         with self.writing():
             rows = self.rows(table)
+            self.refuse_others(table)
             for old in rows:
                 same = old.get("weights") == measured["weights"]
                 if same and _identity(old) == _identity(measured):
@@ -97,14 +101,24 @@ class Reproduction:
             others = [old for old in rows if _identity(old) != _identity(measured)]
             write_json(self.results / f"{table.name}.json", [*others, measured])
 
+    def refuse_others(self, table: PaperTable) -> None:
+        """Quick rows and others never share a file: the digits would stand beside the paper's."""
+        if {_is_quick(row) for row in self.rows(table)} - {self.choices.quick}:
+            kind = "whole runs" if self.choices.quick else "a try by --quick"
+            path = self.results / f"{table.name}.json"
+            raise UserError(f"{path} holds rows of {kind}: choose another --results")
+
     def writing(self) -> AbstractContextManager[None]:
         """The lock of the results folder; another table's writer is waited for."""
         return writing_to(self.results, WAIT_SECONDS)
 
     def drawing(self, table: PaperTable, rows: Sequence[Mapping[str, Any]]) -> bytes | None:
-        """The SVG that belongs to a table, if one does: the figure, or labels by both formulas."""
+        """The SVG that belongs to a table, if one does: the figure, or labels by both formulas.
+
+        A figure is of all rows and columns that are measured, also where few were asked for.
+        """
         if table.is_figure:
-            return curve_figure(table, rows, self.choices)
+            return curve_figure(table_named(table.name), rows, self.choices)
         if table.name != "label-formulas":
             return None
         run = runs_of(table, table.rows[0], self.choices)[0]
@@ -125,16 +139,19 @@ class Reproduction:
     def _row(self, table: PaperTable, row: Row) -> dict[str, Any]:
         runs = runs_of(table, row, self.choices)
         columns = columns_of(table, self.choices)
-        by_seed = [self._measure(table, row, run, columns) for run in runs]
+        measured = [self._measure(table, row, run, columns) for run in runs]
+        by_seed, there = [figures for figures, _ in measured], measured[0][1]
         figures = {key: _mean([one[key] for one in by_seed]) for key in by_seed[0]}
         clean = figures.pop("clean", {})
         run = runs[0]
         folders = [self._folder(one) for one in runs]
         seconds = [folder.last_record()["seconds"] for folder in folders]
+        trained_on = [folder.versions.get("device", "") for folder in folders]
         attacks = {column.measure.name for column in columns if isinstance(column.measure, Attack)}
         return {
             "title": row.title,
             "recipe": row.recipe,
+            "quick": self.choices.quick,
             "model": run.model,
             "data": run.data.name,
             "seeds": [one.seed for one in runs],
@@ -142,11 +159,14 @@ class Reproduction:
             "epsilon_text": fraction_text(budget(table, self.choices)),
             "clean_accuracy": clean.get("value"),
             "clean_by_seed": clean.get("by_seed", []),
+            "clean_images": clean.get("images"),
+            "test_images": there,
             "attacks": {key: _named(cell) for key, cell in figures.items() if key in attacks},
             "other": {key: cell for key, cell in figures.items() if key not in attacks},
             "paper": {} if self.choices.quick else printed(table, row),
             "train_seconds": mean(seconds),
             "train_seconds_by_seed": seconds if len(seconds) > 1 else [],
+            "train_device": _AND.join(dict.fromkeys(filter(None, trained_on))),
             "weights": [evaluations(folder).entries[-1].weights_digest for folder in folders],
             "config_digests": [config_digest(one) for one in runs],
             "version": bilateral.__version__,
@@ -158,8 +178,10 @@ class Reproduction:
     def _folder(self, run: Run) -> RunFolder:
         return RunFolder(self.out / run_name(run, self.choices) / f"seed{run.seed}")
 
-    def _measure(self, table: PaperTable, row: Row, run: Run, columns: Sequence[Column]) -> Figures:
-        """All columns on one model."""
+    def _measure(
+        self, table: PaperTable, row: Row, run: Run, columns: Sequence[Column]
+    ) -> tuple[Figures, int]:
+        """All columns on one model, and how many test images there are."""
         folder = self.trained(run)
         target = find_target(str(folder.path), None, None, None, self.device)
         limit_threads(self.device, target.split.image_values)
@@ -184,7 +206,7 @@ class Reproduction:
                 else:
                     cell = {"value": entry.clean_accuracy, "images": entry.images}
                 figures[key_of(column)] = cell
-        return figures
+        return figures, len(target.split.labels)
 
     def _count(self, target: Target, images: int | None) -> int | None:
         """No more images than there are."""
@@ -230,7 +252,8 @@ class Reproduction:
             if one.norm == "squared-l2" and one.scale == measure.scale
         )
         spread = getattr(found, measure.images)
-        return {"value": getattr(spread, measure.value), "images": spread.images}
+        value = getattr(spread, measure.value)
+        return {"value": value, "images": spread.images, "of": found.all.images}
 
 
 def label_examples(target: Target, run: Run, count: int = 6) -> list[LabelExample]:
@@ -292,14 +315,26 @@ def _identity(row: dict[str, Any]) -> tuple[Any, ...]:
     return tuple(row.get(key) for key in ("title", "recipe", "model", "epochs", "data"))
 
 
+def _is_quick(row: Mapping[str, Any]) -> bool:
+    """Whether a row is of a try by --quick; older rows do not say so, and only those had digits."""
+    return bool(row.get("quick", row.get("data") == "digits"))
+
+
 def together(old: dict[str, Any], new: dict[str, Any]) -> dict[str, Any]:
-    """Two measurements of the same models: the columns of both, the newer where both have one."""
+    """Two measurements of the same models: the columns of both, the newer where both have one.
+
+    Devices and commits are those of both, the newest last.
+    """
     row = {**old, **new}
+    for key in ("device", "commit"):
+        parts = [part for part in old.get(key, "").split(_AND) if part not in ("", new[key])]
+        row[key] = _AND.join([*parts, new[key]])
     for group in ("attacks", "other"):
         row[group] = old.get(group, {}) | new[group]
     if new["clean_accuracy"] is None:
         row["clean_accuracy"] = old.get("clean_accuracy")
         row["clean_by_seed"] = old.get("clean_by_seed", [])
+        row["clean_images"] = old.get("clean_images")
     if old.get("command", "") not in new["command"]:
         row["command"] = f"{old['command']} && {new['command']}"
     return row
@@ -315,5 +350,5 @@ def _mean(cells: Sequence[dict[str, Any]]) -> dict[str, Any]:
     """The mean over seeds, and each; none where a seed has no value (no wrong image, say)."""
     by_seed = [cell["value"] for cell in cells]
     values = [value for value in by_seed if value is not None]
-    found = {"value": mean(values) if values else None, "images": cells[0]["images"]}
+    found = cells[0] | {"value": mean(values) if values else None}
     return found if len(cells) == 1 else found | {"by_seed": by_seed}

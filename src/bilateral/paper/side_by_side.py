@@ -16,10 +16,10 @@ def side_by_side(table: PaperTable, rows: Sequence[Measured], choices: Choices) 
     """`ours (printed, difference)` in every cell that was measured.
 
     Where the paper prints nothing, under AutoAttack, ours stands with its 95 % interval; if only
-    its quick half was run, that is said. A row of the paper that was not measured shows the printed
-    figures alone, in brackets.
+    its quick half was run, that is said. A cell of other images than its column's says how many.
+    A row of the paper that was not measured shows the printed figures alone, in brackets.
     """
-    columns = columns_of(table, choices)
+    columns = list(dict.fromkeys(columns_of(table, choices)))  # several are one under --quick
     head = ["model", "network", "epochs", "seed", *(_title(column) for column in columns)]
     lines = []
     for row in table.rows:
@@ -45,15 +45,29 @@ def _cell(table: PaperTable, row: Row, measured: Measured, column: Column, choic
     value = cell_of(measured, attack)
     if value is None:
         return ""
-    text = _number(table, value)
+    text, counted = _number(table, value), other_images(measured, attack, column.images)
     paper = row.printed.get(column.title)
     if choices.quick:
-        return text
+        return text + counted
     if paper is None:
-        return text + interval_of(measured, attack) + by
+        return text + interval_of(measured, attack) + by + counted
     if is_gradient_table(table):
-        return f"{text} ({paper:.2g})"
-    return f"{text} ({paper:.1f}, {100 * value - paper:+.1f})"
+        return f"{text} ({paper:.2g}){counted}"
+    return f"{text} ({paper:.1f}, {100 * value - paper:+.1f}){counted}"
+
+
+def other_images(measured: Measured, attack: str, said: int | None) -> str:
+    """` (n = 20)` behind a cell of other images than its column says, where none is all.
+
+    Of gradients those count that were looked at. Nothing where an older row does not say enough.
+    """
+    if attack == "clean":
+        images = measured.get("clean_images")
+    else:
+        cell = measured["attacks"].get(attack) or measured.get("other", {}).get(attack, {})
+        images = cell.get("of", cell.get("images"))
+    said = measured.get("test_images") if said is None else said
+    return f" (n = {images:,})" if None not in (images, said) and images != said else ""
 
 
 def interval_of(measured: Measured, attack: str) -> str:

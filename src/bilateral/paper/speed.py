@@ -6,6 +6,7 @@ from typing import Any
 
 from bilateral.paper.recipes import recipe_named
 from bilateral.paper.rendering import with_origins
+from bilateral.runs import recipe_with
 from bilateral.tables import ABSENT, percent, render
 
 File = Mapping[str, Any]
@@ -31,7 +32,7 @@ TRAINING_AIMS = {"wrn-28-10": (6000, 7500), "preact-resnet-18": (38000, 50000)}
 """Images a second on an H200, least and better, in batches that learn as well as the recipe's."""
 ALLOWED_LOSS = 0.005
 """What a larger batch may cost of any accuracy."""
-_SAME_BENCH = ("recipe", "model", "batch_size", "device")
+_SAME_BENCH = ("model", "batch_size", "device")
 
 
 def speed_table(files: Sequence[File]) -> str:
@@ -53,7 +54,7 @@ def training_speed_table(files: Sequence[File]) -> str:
         for name, row in file["features"].items():
             cells = [ABSENT] * 6 if row is None or "error" in row else _rates(row)
             lines.append([f"`{file['model']}`", f"{file['batch_size']}", name, *cells])
-    return with_origins(head, lines, files)
+    return with_origins(head, lines, files, lambda file: f"{_recipe(file)}, {file['model']}")
 
 
 def aims_table(
@@ -72,7 +73,7 @@ def aims_table(
     ]
     slowest: dict[tuple[str, ...], File] = {}
     for file in sorted(trainings, key=lambda file: -file["images_per_second"]):
-        slowest[tuple(str(file[key]) for key in _SAME_BENCH)] = file
+        slowest[(_recipe(file), *(str(file[key]) for key in _SAME_BENCH))] = file
     for file in slowest.values():
         if file["model"] in TRAINING_AIMS and not file["device"].startswith("cpu"):  # of a GPU
             line = _training_aims(file, variants)
@@ -104,7 +105,7 @@ def _attack_aims(file: File) -> list[list[str]]:
 
 def _training_aims(file: File, variants: Sequence[File]) -> list[str]:
     rate, (least, better) = file["images_per_second"], TRAINING_AIMS[file["model"]]
-    what = f"training `{file['recipe']}`, {file['model']}, batches of {file['batch_size']}"
+    what = f"training {_recipe(file)}, {file['model']}, batches of {file['batch_size']}"
     reached = f"{_reached(rate >= least)}; {_reached(rate >= better)}"
     measured = f"{rate:,.0f} images a second"
     said, as_well = _learning(file, variants)
@@ -112,6 +113,14 @@ def _training_aims(file: File, variants: Sequence[File]) -> list[str]:
         reached = f"does not count ({reached})"
     measured += f"; {said}" if said else ""
     return [what, measured, f"{least:,}; better {better:,}", reached]
+
+
+def _recipe(file: File) -> str:
+    """What was trained, with what differs from the recipe but has no column of its own."""
+    fields = dict(file.get("fields", {}))
+    for shown in ("model", "optimiser.batch_size"):
+        fields.pop(shown, None)
+    return recipe_with(f"`{file['recipe']}`", fields)
 
 
 def _learning(file: File, variants: Sequence[File]) -> tuple[str, bool]:
