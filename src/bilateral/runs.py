@@ -113,18 +113,24 @@ class RunFolder:
             said = {"run": run.model_dump(mode="json"), "versions": versions}
             write_json(self.config, {"schema": _SCHEMA, **said})
             return
-        # How often a checkpoint is written does not change what is computed, and a file that a run
-        # began with is not read again.
-        before = self.read_run()
-        same = run.with_fields(
-            checkpoint_seconds=before.checkpoint_seconds,
-            weights_digest=run.weights_digest or before.weights_digest,
-        )
-        if changed := differences(before, same):
+        if changed := self.changes(run):
             raise UserError(
                 f"{self.path} holds another configuration ({'; '.join(changed)}); "
                 "choose another --name, --out or --seed"
             )
+
+    def changes(self, run: Run) -> list[str]:
+        """What the run here computes otherwise than this one, as `field: one -> other`."""
+        # How often a checkpoint is written does not change what is computed, and a file that a run
+        # began with is not read again; where it lies is no matter if it is known to be the same.
+        before = self.read_run()
+        moved = run.weights_digest is not None and run.weights_digest == before.weights_digest
+        same = run.with_fields(
+            checkpoint_seconds=before.checkpoint_seconds,
+            weights=before.weights if moved else run.weights,
+            weights_digest=run.weights_digest or before.weights_digest,
+        )
+        return differences(before, same)
 
     def cut_log(self, epochs: int) -> None:
         """Keep the lines of the first `epochs` epochs: what came after them is done again."""
