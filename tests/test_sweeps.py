@@ -2,6 +2,7 @@
 
 import json
 import os
+import re
 import shutil
 import signal
 import subprocess
@@ -20,7 +21,7 @@ from bilateral.data.datasets import load
 from bilateral.errors import TrainingError, UserError
 from bilateral.models.own_code import source_digest
 from bilateral.paper.recipes import recipe_named
-from bilateral.paper.studies import crossed_page
+from bilateral.paper.studies import crossed_page, ranking_page
 from bilateral.results import Evaluation
 from bilateral.runs import RunFolder
 from bilateral.sweeps import Dropped, Early, alike, early_readings, hopeless
@@ -648,6 +649,28 @@ def test_what_an_older_version_left_is_read(own, tmp_path, capsys):
     assert main([*own, "--minutes", "0"]) == 0
     found = {trial["name"]: trial for trial in trials(tmp_path)}
     assert found["a/seed0"] == {**told["trials"][0], "code_digest": ""}
+
+
+def test_a_trial_names_the_commit_it_was_trained_at_and_that_it_was_judged_at(
+    own, tmp_path, monkeypatch
+):
+    path = tmp_path / "out" / "a" / "seed0" / "trial.json"
+    path.write_text(re.sub(r'"commit": ".*?"', '"commit": "abc1234"', path.read_text()))
+    for number, (now, expected) in enumerate(
+        (
+            ("def5678", "abc1234 and def5678"),
+            ("def5678", "abc1234 and def5678"),
+            ("abc1234", "def5678 and abc1234"),
+        )
+    ):
+        monkeypatch.setattr("bilateral.sweeps.commit", lambda now=now: now)
+        edit("own.py", "def attack", f"x = {number}\ndef attack")
+        assert main(own) == 0
+        found = {trial["name"]: trial for trial in trials(tmp_path)}
+        assert found["a/seed0"]["versions"]["commit"] == expected
+        assert found["a/seed0"]["versions"]["device"] == "cpu"
+    page = ranking_page(tmp_path / "out" / "sweep.json")
+    assert "commit def5678 and abc1234; `" in page, "each once"
 
 
 def test_a_default_that_changed_is_another_setting(swept, tmp_path, capsys):

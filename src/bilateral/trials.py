@@ -77,6 +77,19 @@ def stored_trial(stored: dict[str, Any]) -> Trial:
     return Trial(**{**stored, "early": early})
 
 
+def joined(before: Mapping[str, str], now: Mapping[str, str]) -> dict[str, str]:
+    """The versions of work that began under some and went on under others, the newer last."""
+    return {
+        key: " and ".join([*(one for one in parts(before.get(key, "")) if one != value), value])
+        for key, value in now.items()
+    }
+
+
+def parts(version: str) -> list[str]:
+    """What `joined` put together."""
+    return version.split(" and ") if version else []
+
+
 def ranked(trials: Sequence[Trial]) -> list[Trial]:
     """Best first; what was dropped or failed after it, by its last reading."""
 
