@@ -2,22 +2,26 @@
 
 import json
 import os
+import re
 import shutil
 import signal
 import subprocess
 import sys
 import time
+from pathlib import Path
 
 import numpy as np
 import pytest
 
+from bilateral import sweeps
 from bilateral.cli import main
 from bilateral.commands.sweep import Plan, read_plan, runs_of
 from bilateral.config import config_digest
 from bilateral.data.datasets import load
 from bilateral.errors import TrainingError, UserError
+from bilateral.models.own_code import source_digest
 from bilateral.paper.recipes import recipe_named
-from bilateral.paper.studies import crossed_page
+from bilateral.paper.studies import crossed_page, ranking_page
 from bilateral.results import Evaluation
 from bilateral.runs import RunFolder
 from bilateral.sweeps import Dropped, Early, alike, early_readings, hopeless
@@ -122,8 +126,9 @@ def test_weights_that_may_know_the_judges_are_told_of(swept, tmp_path, capsys):
         assert ("begin with weights: if those were trained" in capsys.readouterr().err) == told
 
 
-def test_a_sweep_knows_the_file_that_its_runs_begin_with(swept, tmp_path, capsys):
+def test_a_sweep_knows_the_file_that_its_runs_begin_with(swept, tmp_path, monkeypatch, capsys):
     """It must be there before hours are spent, and another in its place is another sweep."""
+    monkeypatch.chdir(tmp_path)
     weights = tmp_path / "w.safetensors"
     one = SMALL.partition("[grid]")[0].replace("epochs = 3", f'epochs = 1\nweights = "{weights}"')
     (tmp_path / "small.toml").write_text(one)
@@ -139,6 +144,11 @@ def test_a_sweep_knows_the_file_that_its_runs_begin_with(swept, tmp_path, capsys
     folder = RunFolder(tmp_path / "out" / "base" / "seed0")
     assert trial["config_digest"] == config_digest(folder.read_run())
     assert main(words) == 0, "the same file is the same sweep"
+    (tmp_path / "small.toml").write_text(
+        one.replace(str(weights), str(shutil.move(weights, "m.safetensors")))
+    )
+    assert main(words) == 0, "and so is it elsewhere"
+    (tmp_path / "small.toml").write_text(one)
     shutil.copy(sources[1] / "model.safetensors", weights)
     capsys.readouterr()
     assert main(words) == 2
@@ -444,7 +454,8 @@ def test_a_file_that_changes_under_the_jobs_is_told_of(change, tmp_path, monkeyp
     assert main(["sweep", str(path), "--out", out, "--jobs", "2", "--quiet"]) == 2
     error = capsys.readouterr().err
     assert error == (
-        "bilateral: target-none/seed0: the sweep's file was changed meanwhile; start it again\n"
+        "bilateral: target-none/seed0: the sweep's file, or code of yours, was changed meanwhile; "
+        "start it again\n"
     )
 
 
@@ -494,6 +505,189 @@ def test_an_edited_file_is_not_answered_with_old_results(swept, capsys):
     edited.write_text(SMALL.replace("epochs = 3", "epochs = 4"))
     assert main(["sweep", str(edited), "--out", str(swept / "out")]) == 2
     assert "was trained with other settings (epochs: 3 -> 4): choose" in capsys.readouterr().err
+
+
+OWN = """
+recipe = "digits-undefended"
+attacks = "own.py:attack"
+held_out = 50
+[fields]
+model = "network.py:network"
+epochs = 10
+check-epochs = 0
+"data.images_per_class" = 100
+[[runs]]
+name = "a"
+[[runs]]
+name = "b"
+optimiser.momentum = 0.8
+"""
+OWN_CODE = """
+import torch
+def network():
+    return torch.nn.Sequential(torch.nn.Flatten(), torch.nn.Linear(64, 10))
+def attack(model, images, labels, epsilon):
+    return images
+"""
+STRONGER = "return (images + epsilon * torch.randn_like(images).sign()).clamp(0, 1)"
+
+
+@pytest.fixture
+def own(tmp_path, monkeypatch, capsys):
+    """A sweep over a network and by an attack of one's own, the first of two runs done."""
+    monkeypatch.chdir(tmp_path)
+    Path("network.py").write_text(OWN_CODE)
+    Path("own.py").write_text(OWN_CODE)
+    Path("own.toml").write_text(OWN)
+    words = ["sweep", "own.toml", "--out", "out", "--quiet"]
+    assert main([*words, "--trial", "a/seed0"]) == 0
+    capsys.readouterr()
+    return words
+
+
+def edit(name, before, after):
+    text = Path(name).read_text()
+    assert before in text
+    Path(name).write_text(text.replace(before, after))
+
+
+def test_a_trial_that_another_attack_judged_is_judged_again_and_not_trained_again(own, tmp_path):
+    """The attack kept its name, and 97.0 by nothing stood above 53.0 by something."""
+    weights = tmp_path / "out" / "a" / "seed0" / "model.safetensors"
+    before = weights.stat().st_mtime_ns
+    edit("own.py", "return images", STRONGER)
+    assert main(own) == 0
+    robust = {trial["name"]: trial["robust_accuracy"] for trial in trials(tmp_path)}
+    clean = {trial["name"]: trial["clean_accuracy"] for trial in trials(tmp_path)}
+    assert robust["a/seed0"] < clean["a/seed0"], "by images as they are nothing is lost"
+    assert weights.stat().st_mtime_ns == before
+    judging = json.loads((tmp_path / "out" / "sweep.json").read_text())["judging"]
+    assert judging["settings"]["own.py:attack"]["digest"] == source_digest("own.py:attack")
+
+
+def test_what_was_dropped_no_attack_judged(own, tmp_path):
+    path = tmp_path / "out" / "a" / "seed0" / "trial.json"
+    told = json.loads(path.read_text())
+    told["trials"][0] |= {"status": "dropped after epoch 1: ...", "robust_accuracy": None}
+    path.write_text(json.dumps(told))
+    edit("own.py", "return images", STRONGER)
+    assert main(own) == 0
+    statuses = {trial["name"]: trial["status"] for trial in trials(tmp_path)}
+    assert statuses == {"a/seed0": "dropped after epoch 1: ...", "b/seed0": "done"}
+
+
+def test_a_network_that_was_edited_is_not_ranked_beside_what_it_was(own, capsys):
+    assert main([*own, "--trial", "a/seed0"]) == 0, "the same code goes on"
+    capsys.readouterr()
+    edit("network.py", "Flatten()", "Flatten(), torch.nn.Linear(64, 64)")
+    assert main(own) == 2
+    error = capsys.readouterr().err
+    assert error == (
+        f"bilateral: out/a/seed0 was trained with other code of {Path.cwd()}/network.py:network: "
+        "choose another --out, or give the run another name\n"
+    )
+
+
+def test_a_network_that_failed_may_be_mended(own, tmp_path, monkeypatch):
+    """Nothing of it was trained: there is nothing that the new code would go on with."""
+    edit("own.toml", '"a"', '"c"')
+
+    def fails(*_):
+        raise TrainingError("the loss is not finite")
+
+    with monkeypatch.context() as patch:
+        patch.setattr("bilateral.sweeps.train", fails)
+        assert main([*own, "--trial", "c/seed0"]) == 0
+    edit("network.py", "Flatten()", "Flatten(), torch.nn.Identity()")
+    assert main([*own, "--trial", "c/seed0"]) == 0
+    (trial,) = json.loads(Path("out/c/seed0/trial.json").read_text())["trials"]
+    assert trial["status"] == "done"
+    assert trial["code_digest"] == source_digest("network.py:network")
+
+
+def test_a_network_edited_after_an_interrupted_training_is_told_of(own, monkeypatch, capsys):
+    """Weights are there, but nobody has judged them yet."""
+
+    def killed(*_):
+        raise KeyboardInterrupt
+
+    with monkeypatch.context() as patch:
+        patch.setattr("bilateral.sweeps.evaluate", killed)
+        assert main(own) == 130
+    assert Path("out/b/seed0/model.safetensors").exists()
+    edit("network.py", "Linear(64, 10)", "Linear(64, 10, bias=False)")
+    capsys.readouterr()
+    assert main([*own, "--trial", "b/seed0"]) == 2
+    assert "seed0 was trained with other code of " in capsys.readouterr().err
+
+
+@pytest.mark.parametrize("name", ["network.py", "own.py"])
+def test_code_that_changes_while_it_is_judged_is_told_of(name, own, monkeypatch, capsys):
+    """Files of one's own are read anew for every trial, and a sweep takes hours."""
+    real = sweeps.evaluate
+
+    def edited(*given):
+        edit(name, "def attack", "\ndef attack")
+        return real(*given)
+
+    monkeypatch.setattr("bilateral.sweeps.evaluate", edited)
+    assert main(own) == 2
+    error = capsys.readouterr().err
+    assert error.endswith("b/seed0: your own code was changed meanwhile; start it again\n")
+    assert not Path("out/sweep.json").exists()
+
+
+def test_what_an_older_version_left_is_read(own, tmp_path, capsys):
+    """It wrote neither the attack's settings nor the network's digest: nothing is compared."""
+    path = tmp_path / "out" / "a" / "seed0" / "trial.json"
+    told = json.loads(path.read_text())
+    del told["judging"]["settings"], told["trials"][0]["code_digest"]
+    told["trials"][0]["versions"]["commit"] = "abc1234"
+    path.write_text(json.dumps(told))
+    edit("own.py", "return images", STRONGER)
+    edit("network.py", "Flatten()", "Flatten(), torch.nn.Identity()")
+    assert main([*own, "--minutes", "0"]) == 0
+    found = {trial["name"]: trial for trial in trials(tmp_path)}
+    assert found["a/seed0"] == {**told["trials"][0], "code_digest": ""}
+
+
+def test_a_trial_names_the_commit_it_was_trained_at_and_that_it_was_judged_at(
+    own, tmp_path, monkeypatch
+):
+    path = tmp_path / "out" / "a" / "seed0" / "trial.json"
+    path.write_text(re.sub(r'"commit": ".*?"', '"commit": "abc1234"', path.read_text()))
+    for number, (now, expected) in enumerate(
+        (
+            ("def5678", "abc1234 and def5678"),
+            ("def5678", "abc1234 and def5678"),
+            ("abc1234", "def5678 and abc1234"),
+        )
+    ):
+        monkeypatch.setattr("bilateral.sweeps.commit", lambda now=now: now)
+        edit("own.py", "def attack", f"x = {number}\ndef attack")
+        assert main(own) == 0
+        found = {trial["name"]: trial for trial in trials(tmp_path)}
+        assert found["a/seed0"]["versions"]["commit"] == expected
+        assert found["a/seed0"]["versions"]["device"] == "cpu"
+    page = ranking_page(tmp_path / "out" / "sweep.json")
+    assert "commit def5678 and abc1234; `" in page, "each once"
+
+
+def test_a_default_that_changed_is_another_setting(swept, tmp_path, capsys):
+    """A digest leaves out what has its default, so it is the same before and after."""
+    shutil.copytree(swept / "out", tmp_path / "out")
+    (tmp_path / "small.toml").write_text(SMALL)
+    config = tmp_path / "out" / "target-none" / "seed0" / "config.json"
+    stored = json.loads(config.read_text())
+    assert stored["run"]["optimiser"]["momentum"] == 0.9
+    stored["run"]["optimiser"]["momentum"] = 0.5
+    config.write_text(json.dumps(stored))
+    assert main(["sweep", str(tmp_path / "small.toml"), "--out", str(tmp_path / "out")]) == 2
+    error = capsys.readouterr().err
+    assert (
+        "target-none/seed0 was trained with other settings (optimiser.momentum: 0.5 -> 0.9): "
+        in (error)
+    )
 
 
 def test_early_readings_are_compared_at_one_budget_and_schedule():

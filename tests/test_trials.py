@@ -3,7 +3,16 @@
 import json
 from dataclasses import asdict
 
-from bilateral.trials import Trial, crossed, effects, means, ranked, ranking, stored_trial
+from bilateral.trials import (
+    Trial,
+    crossed,
+    effects,
+    joined,
+    means,
+    ranked,
+    ranking,
+    stored_trial,
+)
 
 
 def test_ranking_puts_the_judged_before_the_dropped():
@@ -88,3 +97,13 @@ def test_a_trial_survives_json():
     trial = Trial("a", {"x": 1}, "done", 0.9, 0.3, early={3: 0.5}, chosen={"start": "wide"})
     found = stored_trial(json.loads(json.dumps(asdict(trial))))
     assert found == trial and found.early == {3: 0.5}
+
+
+def test_versions_are_joined_with_the_newer_last_and_none_twice():
+    now = {"commit": "b", "device": "cpu"}
+    assert joined({}, now) == now
+    assert joined({"commit": "a", "device": "cpu"}, now) == {"commit": "a and b", "device": "cpu"}
+    assert joined({"commit": "b and a", "device": "a GPU"}, now) == {
+        "commit": "a and b",
+        "device": "a GPU and cpu",
+    }

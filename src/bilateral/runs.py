@@ -192,10 +192,12 @@ def changed_settings(before: Run, run: Run) -> list[str]:
     """In what a run differs from the one before it, as `field: one -> other`.
 
     How often a checkpoint is written changes nothing that is computed, and a file that a run began
-    with is not read again.
+    with is not read again; where it lies is no matter if it is known to be the same.
     """
+    moved = run.weights_digest is not None and run.weights_digest == before.weights_digest
     same = run.with_fields(
         checkpoint_seconds=before.checkpoint_seconds,
+        weights=before.weights if moved else run.weights,
         weights_digest=run.weights_digest or before.weights_digest,
     )
     return differences(before, same)

@@ -14,23 +14,25 @@ from typing import Any
 import numpy as np
 import torch
 
+from bilateral.attacks.table import Members, attack_members, attack_names
 from bilateral.config import Run, config_digest
 from bilateral.data.datasets import Split, load_training
 from bilateral.data.device_images import DeviceImages
 from bilateral.errors import TrainingError, UserError
+from bilateral.evaluation.attack_files import same_settings
 from bilateral.evaluation.robustness import evaluate
-from bilateral.evaluation.target import trained_model
+from bilateral.evaluation.target import code_digest, trained_model
 from bilateral.jobs import run_together
 from bilateral.machine import Machine
 from bilateral.reading import read_json
 from bilateral.results import Evaluation, wilson_interval
-from bilateral.runs import RunFolder, differences
+from bilateral.runs import RunFolder, changed_settings
 from bilateral.runtime import commit, limit_threads, versions
 from bilateral.storage import write_json, writing_to
 from bilateral.training.preparation import numbers_read, training_part
 from bilateral.training.progress import TrainingProgress
 from bilateral.training.trainer import train
-from bilateral.trials import NOT_STARTED, Planned, Trial, outcome, ranked, stored_trial
+from bilateral.trials import NOT_STARTED, Planned, Trial, joined, outcome, ranked, stored_trial
 
 EARLY = 3
 """A run is compared with the others after a third of its epochs."""
@@ -135,30 +137,49 @@ class Sweep:
         self.about = about or {}
         # Read once: a commit that is made meanwhile is not the code that runs.
         self.versions = {**versions(device), "commit": commit()}
+        self.members = self._members()
         self.trials = {
             name: Trial(
                 name,
                 planned.fields,
                 chosen=planned.chosen,
                 config_digest=config_digest(planned.run),
+                code_digest=code_digest(planned.run.model),
             )
             for name, planned in runs.items()
         }
-        stored = {name: old for name, old in self._stored().items() if old.status != NOT_STARTED}
+        stored = self._stored()
         for name, trial in self.trials.items():
-            if name in stored and stored[name].config_digest != trial.config_digest:
-                before = RunFolder(self.out / name).read_run()
-                changed = "; ".join(differences(before, runs[name].run))
-                raise UserError(
-                    f"{self.out / name} was trained with other settings ({changed}): choose "
-                    "another --out, or give the run another name"
+            old = stored.get(name, trial)
+            if old.status != NOT_STARTED or RunFolder(out / name).config.exists():
+                self._refuse_another(old, trial)
+                # What a run is along the axes is the file's to say: an axis may be renamed.
+                self.trials[name] = replace(
+                    old,
+                    fields=trial.fields,
+                    chosen=trial.chosen,
+                    config_digest=trial.config_digest,
+                    code_digest=old.code_digest if self._trained(old) else trial.code_digest,
                 )
-        # What a run is along the axes is the file's to say: an axis may have got another name.
-        self.trials |= {
-            name: replace(stored[name], fields=trial.fields, chosen=trial.chosen)
-            for name, trial in self.trials.items()
-            if name in stored
-        }
+
+    def _trained(self, trial: Trial) -> bool:
+        """Whether anything of it has been trained, and not failed before it left something."""
+        folder = RunFolder(self.out / trial.name)
+        return trial.settled or folder.checkpoint.exists() or folder.weights.exists()
+
+    def _refuse_another(self, old: Trial, new: Trial) -> None:
+        """Refuse to go on with what began with other settings, or with other code of one's own."""
+        folder, run = RunFolder(self.out / new.name), self.runs[new.name].run
+        advice = "choose another --out, or give the run another name"
+        # A digest leaves out what has its default, and a default may have changed since.
+        if folder.config.exists() or old.config_digest != new.config_digest:
+            changed = "; ".join(changed_settings(folder.read_run(), run))
+            if changed:
+                raise UserError(
+                    f"{folder.path} was trained with other settings ({changed}): {advice}"
+                )
+        if self._trained(old) and old.code_digest not in ("", new.code_digest):
+            raise UserError(f"{folder.path} was trained with other code of {run.model}: {advice}")
 
     @property
     def file(self) -> Path:
@@ -172,13 +193,24 @@ class Sweep:
         return {trial.name: trial for trial in found}
 
     def _read(self, path: Path) -> list[Trial]:
-        """The trials that a file holds, if they were judged as these are."""
+        """The trials that a file holds; what was judged otherwise than these is to be judged."""
         try:
             found = read_json(path)
-            trials = found["trials"] if found["judging"] == self._judging else []
-            return [stored_trial(trial) for trial in trials]
+            trials = [stored_trial(trial) for trial in found["trials"]]
+            alike = self._judged_alike(found["judging"])
+            return trials if alike else [trial.unjudged() for trial in trials]
         except (LookupError, TypeError, ValueError, AttributeError) as error:
             raise UserError(f"{path} is damaged ({error}); remove it") from None
+
+    def _judged_alike(self, judging: dict[str, Any]) -> bool:
+        """Whether trials were judged as these are; older versions did not write the settings."""
+        settings = judging.get("settings")
+        if settings is not None and (
+            settings.keys() != self.members.keys()
+            or not all(same_settings(settings[name], one) for name, one in self.members.items())
+        ):
+            return False
+        return {**judging, "settings": None} == {**self._judging, "settings": None}
 
     def work(self) -> list[Trial]:
         """Train and judge what is left, one after another; the trials, best first."""
@@ -214,10 +246,14 @@ class Sweep:
 
     def _left_by(self, name: str) -> Trial:
         """What a run's own process made of it, which read the sweep's file anew."""
+        planned = self.trials[name]
         for trial in self._read(self._outcome(name)):
-            if trial.config_digest == self.trials[name].config_digest:
+            same = trial.config_digest == planned.config_digest
+            if same and trial.code_digest == planned.code_digest and trial.status != NOT_STARTED:
                 return trial
-        raise UserError(f"{name}: the sweep's file was changed meanwhile; start it again")
+        raise UserError(
+            f"{name}: the sweep's file, or code of yours, was changed meanwhile; start it again"
+        )
 
     def keep(self, trial: Trial) -> None:
         """Tell of a trial and write where the sweep stands."""
@@ -236,6 +272,10 @@ class Sweep:
 
     def _try(self, trial: Trial, run: Run) -> None:
         folder = RunFolder(self.out / trial.name)
+        self._refuse_changed_code(trial, run)
+        trial.versions = joined(trial.versions if self._trained(trial) else {}, self.versions)
+        # Whoever goes on after a kill must know with which code, and where, it began.
+        self._write(self._outcome(trial.name), [trial])
         split = load_training(run)
         limit_threads(self.device, split.image_values)
         others = [
@@ -247,7 +287,6 @@ class Sweep:
             train(run, folder, split, self.device, Early(folder, run, others), self.machine)
         except (Dropped, TrainingError) as error:
             trial.status = str(error)
-        trial.versions = self.versions
         trial.early = early_readings(folder)
         trial.seconds = folder.last_record().get("seconds", 0.0)
         if not folder.weights.exists():
@@ -255,6 +294,7 @@ class Sweep:
         _, held_out = training_part(split, run)
         assert held_out is not None
         found, *further = self._judged(folder, run, held_out)
+        self._refuse_changed_code(trial, run)
         trial.status = "done"
         trial.clean_accuracy, trial.images = found.clean_accuracy, found.images
         trial.robust_accuracy, trial.interval = (
@@ -262,6 +302,14 @@ class Sweep:
             found.worst_case_interval,
         )
         trial.also = {other.epsilon_text: other.worst_case_accuracy for other in further}
+
+    def _refuse_changed_code(self, trial: Trial, run: Run) -> None:
+        """Refuse to rank what other code of the user's own trained or judged than the rest.
+
+        Their files are read anew for every trial.
+        """
+        if trial.code_digest not in ("", code_digest(run.model)) or self._members() != self.members:
+            raise UserError(f"{trial.name}: your own code was changed meanwhile; start it again")
 
     def _judged(self, folder: RunFolder, run: Run, held_out: Split) -> list[Evaluation]:
         """Attack the held-out images at every budget; also written beside the run.
@@ -284,10 +332,19 @@ class Sweep:
         write_json(folder.path / "held-out.json", {"schema": 1, "entries": entries})
         return found
 
+    def _members(self) -> Members:
+        """The attacks that judge, with their settings; of somebody's own with its code."""
+        judging = self.judging
+        found: Members = {}
+        for name in attack_names(judging.attacks):
+            found |= attack_members(name, judging.epsilon)
+        return found
+
     @property
     def _judging(self) -> dict[str, Any]:
         """As it is written."""
-        return {**asdict(self.judging), "also": list(self.judging.also)}
+        settings = {name: one.model_dump(mode="json") for name, one in self.members.items()}
+        return {**asdict(self.judging), "also": list(self.judging.also), "settings": settings}
 
     def _write_all(self) -> None:
         self._write(self.file, ranked(list(self.trials.values())))

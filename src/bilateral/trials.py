@@ -1,7 +1,7 @@
 """The runs of a sweep and what became of them, as values and as tables; no torch."""
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from itertools import product
 from statistics import mean
 from typing import Any
@@ -42,6 +42,8 @@ class Trial:
     chosen: Mapping[str, str] = field(default_factory=dict)
     """`Planned.chosen`"""
     config_digest: str = ""
+    code_digest: str = ""
+    """of the user's own network; empty for ours, and where an older version trained it"""
     versions: Mapping[str, str] = field(default_factory=dict)
     """where it was trained and judged: device, commit, torch"""
 
@@ -49,6 +51,20 @@ class Trial:
     def settled(self) -> bool:
         """Whether there is nothing left to do."""
         return self.status == "done" or self.status.startswith("dropped")
+
+    def unjudged(self) -> "Trial":
+        """What is left of it where something else is to judge: the run as it was trained."""
+        if self.robust_accuracy is None:  # dropped, say: that was not the judges' doing
+            return self
+        return replace(
+            self,
+            status=NOT_STARTED,
+            clean_accuracy=None,
+            robust_accuracy=None,
+            interval=None,
+            images=0,
+            also={},
+        )
 
     def robust(self, budget: str = "") -> float | None:
         """Robust accuracy at the budget that ranks, or at a further one by its text."""
@@ -59,6 +75,19 @@ def stored_trial(stored: dict[str, Any]) -> Trial:
     """A trial as it was written."""
     early = {int(epoch): float(share) for epoch, share in stored["early"].items()}
     return Trial(**{**stored, "early": early})
+
+
+def joined(before: Mapping[str, str], now: Mapping[str, str]) -> dict[str, str]:
+    """The versions of work that began under some and went on under others, the newer last."""
+    return {
+        key: " and ".join([*(one for one in parts(before.get(key, "")) if one != value), value])
+        for key, value in now.items()
+    }
+
+
+def parts(version: str) -> list[str]:
+    """What `joined` put together."""
+    return version.split(" and ") if version else []
 
 
 def ranked(trials: Sequence[Trial]) -> list[Trial]:

@@ -59,5 +59,5 @@ def test_flags_of_other_images_are_not_taken_over(digits_run, tmp_path):
     path = folder.attack("autoattack", "40/255")
     file = AttackFile.model_validate_json(path.read_bytes())
     assert len(file.images) == 5 and file.accuracy == pytest.approx(summary.accuracy)
-    found = compare([str(out), str(out)], "autoattack", "40/255")
+    found = compare([str(out)], "autoattack", "40/255")
     assert found.images == 5 and found.mean_accuracy == pytest.approx(summary.accuracy)

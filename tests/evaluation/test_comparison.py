@@ -2,6 +2,7 @@
 
 import json
 import math
+import shutil
 import subprocess
 import sys
 
@@ -16,7 +17,17 @@ from bilateral.runs import RunFolder, write_json
 from bilateral.tables import lettered, narrow
 
 
-def leave_flags(folder, robust, first=0, data="digits", digest="", attack="pgd20", budget="8/255"):
+def leave_flags(
+    folder,
+    robust,
+    first=0,
+    data="digits",
+    digest="",
+    attack="pgd20",
+    budget="8/255",
+    weights="",
+    code="",
+):
     numbers = list(range(first, first + len(robust)))
     file = AttackFile(
         schema=1,
@@ -27,7 +38,8 @@ def leave_flags(folder, robust, first=0, data="digits", digest="", attack="pgd20
         data=data,
         data_digest=digest,
         search="float32",
-        weights_digest="",
+        weights_digest=weights,
+        code_digest=code,
         versions={},
         members={attack: MemberFlags(images=numbers, robust=robust)},
     )
@@ -215,6 +227,22 @@ def test_a_run_is_not_compared_with_itself(tmp_path, monkeypatch, capsys):
     for other in ("a", "./a/", str(tmp_path / "a")):
         assert main(["compare", "a", other, "--attack", "pgd20"]) == 2
         assert f"{other} is named twice" in capsys.readouterr().err
+
+
+def test_a_copy_is_no_other_seed(tmp_path, capsys):
+    """The mean of a run and its copy had a spread of 0.0 "over 2 runs"."""
+    leave_flags(tmp_path / "a", [True, False], weights="w", code="c")
+    leave_flags(tmp_path / "b", [True, True], weights="v", code="c")
+    leave_flags(tmp_path / "edited", [False, True], weights="w", code="d")
+    a, b, edited = (str(tmp_path / name) for name in ("a", "b", "edited"))
+    assert main(["compare", a, b, edited, "--attack", "pgd20"]) == 0
+    shutil.copytree(a, tmp_path / "copy")
+    capsys.readouterr()
+    copy = str(tmp_path / "copy")
+    assert main(["compare", b, a, copy, "--attack", "pgd20"]) == 2
+    said = capsys.readouterr()
+    assert said.err.count("\n") == 1 and not said.out
+    assert f"{a} and {copy} are one model: their weights and code are the same" in said.err
 
 
 def test_csv_is_csv_alone(tmp_path, capsys):

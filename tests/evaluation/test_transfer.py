@@ -1,6 +1,7 @@
 """Transfer against a hand computation on linear models, and the command on digits runs."""
 
 import json
+import shutil
 import signal
 import subprocess
 import sys
@@ -270,6 +271,51 @@ def test_the_command_writes_what_it_prints(runs, monkeypatch, capsys):
     lines = capsys.readouterr().out.splitlines()
     assert len(lines) == 5
     assert "(white-box)" not in lines[3] and "(white-box)" in lines[4]
+
+
+@pytest.mark.parametrize("order", [1, -1])
+def test_a_copy_is_white_box_to_its_original(runs, tmp_path, monkeypatch, capsys, order):
+    """Its images are made on the very weights that they are shown to, whatever it is called."""
+    monkeypatch.chdir(tmp_path)
+    shutil.copytree(runs / "digits-r-mc-la", "original")
+    shutil.copytree("original", "copy")
+    one, two = ["original/seed0", "copy/seed0"][::order]
+    words = ["--sources", one, "--targets", two, one, "--attacks", "fgsm", "--images", "50"]
+    assert main(["transfer", *words, "--quiet", "--json"]) == 0
+    said = capsys.readouterr()
+    found = json.loads(said.out)
+    assert found["white_box"] == [one] and list(found["attacks"]["fgsm"][one]) == [one]
+    assert said.err.count("\n") == 1
+    assert f"{two} and {one} are one model (weights and code): shown as {one}" in said.err
+    assert main(["transfer", *words, "--quiet", "--format", "csv"]) == 0
+    assert capsys.readouterr().out.splitlines()[-1].endswith(" (white-box)")
+
+
+OWN = """
+import torch
+class Own(torch.nn.Module):
+    def __init__(self, scale):
+        super().__init__()
+        torch.manual_seed(0)
+        self.net, self.scale = torch.nn.Linear(64, 10), scale
+    def forward(self, x):
+        return self.net(self.scale * x.flatten(1))
+def one(): return Own(3).eval()
+def two(): return Own(-1).eval()
+"""
+
+
+def test_own_code_by_two_spellings_is_one_model_and_by_two_functions_is_not(
+    tmp_path, monkeypatch, capsys
+):
+    monkeypatch.chdir(tmp_path)
+    (tmp_path / "own.py").write_text(OWN)
+    words = ["--sources", "own.py:one", "--targets", "./own.py:one", "own.py:two", "--force"]
+    words += ["--data", "digits", "--attacks", "fgsm", "--images", "50", "--quiet", "--json"]
+    assert main(["transfer", *words]) == 0
+    found = json.loads(capsys.readouterr().out)
+    assert found["white_box"] == ["own.py:one"]
+    assert list(found["clean"]) == ["own.py:one", "own.py:two"], "the same weights, other code"
 
 
 def test_the_table_fits_a_terminal_whatever_the_runs_are_called(runs, monkeypatch, capsys):

@@ -4,6 +4,7 @@ import contextlib
 import json
 import shutil
 import signal
+from dataclasses import replace
 from pathlib import Path
 
 import numpy as np
@@ -213,8 +214,8 @@ def test_a_claim_is_found_from_inside_its_folder(run, capsys, monkeypatch):
     assert found["claimed_accuracy"] == found["robust_accuracy"]
 
 
-@pytest.mark.parametrize("field", ["data", "weights_digest"])
-def test_a_record_of_other_data_or_weights_claims_nothing(run, capsys, field):
+@pytest.mark.parametrize("field", ["data", "weights_digest", "code_digest", "data_digest"])
+def test_a_record_of_other_data_or_another_model_claims_nothing(run, capsys, field):
     path = run / "attacks" / "pgd5@40-255.json"
     record = json.loads(path.read_text())
     record["robust"] = [True] * 60  # would be refuted
@@ -257,6 +258,64 @@ def test_other_weights_are_refused(run, tmp_path, capsys):
     capsys.readouterr()
     other = tmp_path / "digits-r-mc-la" / "seed1"
     assert "was made against other weights" in refused(capsys, run / KEPT, "--target", other)
+
+
+OWN = """
+import torch
+class Own(torch.nn.Module):
+    def __init__(self):
+        super().__init__()
+        torch.manual_seed(0)
+        self.net = torch.nn.Sequential(torch.nn.Flatten(), torch.nn.Linear(64, 10))
+    def forward(self, x):
+        return self.net(x.detach()) + 0 * x.flatten(1).sum(1, keepdim=True)
+def trained(): return Own().eval()
+"""
+
+
+@pytest.fixture
+def own(tmp_path, monkeypatch, capsys):
+    """Somebody's own model whose gradients are zero, and what was kept of an attack on it."""
+    monkeypatch.chdir(tmp_path)
+    Path("own.py").write_text(OWN)
+    words = ["evaluate", "own.py:trained", "--data", "digits", "--attacks", "pgd5", "--force"]
+    assert main([*words, "--images", "40", "--quiet", "--save-adversarial", "--out", "out"]) == 0
+    capsys.readouterr()
+    return Path("out") / KEPT
+
+
+def test_the_same_code_elsewhere_is_the_same_model(own, capsys):
+    Path("moved").mkdir()
+    shutil.copy("own.py", "moved/other.py")
+    for target in ("own.py:trained", "./own.py:trained", "moved/other.py:trained"):
+        found = verify(capsys, own, "--target", target, "--quiet")
+        assert found["claim_holds"] is True and found["claimed_images"] == 40
+
+
+def test_other_code_around_the_same_weights_is_refused(own, capsys):
+    """Its gradients were hidden: what is claimed of it says nothing of the model that has some."""
+    Path("own.py").write_text(OWN.replace("self.net(x.detach())", "self.net(x)"))
+    said = refused(capsys, own, "--target", "own.py:trained")
+    assert "was made against other code than that of own.py:trained: " in said
+
+
+def test_other_images_under_the_same_name_are_refused(run, capsys, monkeypatch):
+    """A data set made anew: image 7 is another, though all are as many and as large."""
+
+    def other(name, split, **named):
+        found = load(name, split, **named)
+        return replace(found, pixels=np.where(found.pixels == 0, 1, found.pixels))
+
+    monkeypatch.setattr("bilateral.evaluation.target.load", other)
+    assert "was made from other images of digits than " in refused(capsys, run / KEPT)
+
+
+def test_what_an_older_version_kept_is_not_asked_for_its_digests(run, capsys):
+    stored = AdversarialImages.read(run / KEPT)
+    del stored.about["code_digest"], stored.about["data_digest"]
+    stored.save(stored.path, stored.images)
+    found = verify(capsys, run / KEPT)
+    assert found["claim_holds"] is True and found["claimed_images"] == 60
 
 
 def test_files_that_cannot_be_checked_are_refused(run, tmp_path, capsys):

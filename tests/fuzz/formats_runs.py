@@ -88,7 +88,7 @@ ATTACK = "attacks/fgsm@40-255.json"
 
 def _attack(content: bytes, folder: Path) -> None:
     run = _replace(folder, ATTACK, content)
-    found = compare([str(run.path), str(run.path)], "fgsm", "40/255")
+    found = compare([str(run.path)], "fgsm", "40/255")
     assert all(0 <= line.accuracy <= 1 for line in found.runs)
     campaign = Campaign(_target(folder), EPSILON, 20, CPU)
     file = campaign.files.known("fgsm", campaign.numbers, any_precision=True)

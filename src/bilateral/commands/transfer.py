@@ -81,7 +81,7 @@ def transfer_runs(options: Options) -> "Transfer":
     from rich.console import Console
 
     from bilateral.evaluation.target import find_target
-    from bilateral.evaluation.transfer import transfer_between
+    from bilateral.evaluation.transfer import first_names, transfer_between
     from bilateral.runtime import choose_device, limit_threads
     from bilateral.storage import write_json, writing_to
 
@@ -92,6 +92,11 @@ def transfer_runs(options: Options) -> "Transfer":
         name: find_target(name, options.data, options.image_size, None, place)
         for name in dict.fromkeys(named)
     }
+    first_of = first_names(models)
+    for name, other in first_of.items():
+        if name != other:
+            print_warning(f"{name} and {other} are one model (weights and code): shown as {other}")
+    named = [first_of[name] for name in named]
     console = Console(file=sys.stderr, quiet=options.quiet, highlight=False, soft_wrap=True)
 
     def shown(what: str, done: int, total: int) -> None:

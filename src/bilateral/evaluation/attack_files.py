@@ -51,7 +51,7 @@ class AttackFiles:
         if (
             file is None
             or file.settings.keys() != members.keys()
-            or not all(_same(file.settings[member], value) for member, value in members.items())
+            or not all(same_settings(file.settings[member], one) for member, one in members.items())
         ):
             flags = {member: MemberFlags() for member in members}
             file = AttackFile(
@@ -92,7 +92,7 @@ def evaluations(folder: RunFolder) -> EvaluationFile:
     return read_record(folder.evaluation, EvaluationFile, "; remove it")
 
 
-def _same(stored: dict[str, Any] | None, settings: AttackSettings) -> bool:
+def same_settings(stored: dict[str, Any] | None, settings: AttackSettings) -> bool:
     """Whether an attack was run as it is now; what older versions did not know has its default."""
     try:
         return type(settings).model_validate(stored) == settings
@@ -108,7 +108,7 @@ def _take_over(
     Of wanted images alone: of others an ensemble would know what is broken and not what holds.
     """
     for name, flags in file.members.items():
-        if not _same(known.settings.get(name), members[name]):
+        if not same_settings(known.settings.get(name), members[name]):
             continue
         theirs, own = known.members[name], set(flags.images)
         places = [

@@ -143,6 +143,15 @@ def _same_attack(one: AttackFile, other: AttackFile) -> bool:
     return all(mine[key] == theirs[key] for mine, theirs in pairs for key in mine.keys() & theirs)
 
 
+def _refuse_one_model_twice(runs: Sequence[str], files: Sequence[AttackFile]) -> None:
+    """Refuse a copied run: it would pass for another seed, and the spread for one of 0.0."""
+    first: dict[tuple[str, str], str] = {}
+    for run, file in zip(runs, files, strict=True):
+        other = first.setdefault((file.weights_digest, file.code_digest), run)
+        if other != run and file.weights_digest:
+            raise UserError(f"{other} and {run} are one model: their weights and code are the same")
+
+
 def compare(runs: Sequence[str], attack: str, epsilon_text: str) -> Comparison:
     """All runs on their shared images, each tested against the first."""
     folders = [RunFolder(Path(run)) for run in runs]
@@ -160,6 +169,7 @@ def compare(runs: Sequence[str], attack: str, epsilon_text: str) -> Comparison:
             )
         if file.data_digest != files[0].data_digest:
             raise UserError(f"{run} was evaluated on other images of {file.data} than {runs[0]}")
+    _refuse_one_model_twice(runs, files)
     flags = [dict(zip(file.images, file.robust, strict=True)) for file in files]
     shared = set.intersection(*(set(one) for one in flags))
     if not shared:

@@ -310,6 +310,15 @@ def transfer(
     return _matrices(trial, made_on, attacks)
 
 
+def first_names(models: Mapping[str, Target]) -> dict[str, str]:
+    """Every model's name, and of those that are one model, by weights and code, the first."""
+    first: dict[tuple[str, str], str] = {}
+    return {
+        name: first.setdefault((weights_digest(model.model), model.code_digest), name)
+        for name, model in models.items()
+    }
+
+
 def transfer_between(
     sources: Mapping[str, Target],
     targets: Mapping[str, Target],
@@ -326,6 +335,7 @@ def transfer_between(
 ) -> Transfer:
     """The transfer matrix of targets of `evaluate`, all on the test images that they share.
 
+    A model goes by one name (`first_names`): under two it would pass for black-box to itself.
     Flags are kept in the folder; what it holds of the same models, images and settings is used.
     """
     for attack in attacks:

@@ -18,7 +18,9 @@ from bilateral.attacks.table import attack_members
 from bilateral.budgets import Fraction, fraction_text
 from bilateral.complaints import first_complaint
 from bilateral.data.device_images import DeviceImages
+from bilateral.data.subsets import data_digest
 from bilateral.errors import UserError
+from bilateral.evaluation.attack_files import SAME
 from bilateral.evaluation.keeping import AdversarialImages
 from bilateral.evaluation.robustness import check_inputs, float32_logits
 from bilateral.evaluation.target import Target
@@ -36,6 +38,9 @@ class Kept(BaseModel):
     epsilon: Fraction
     data: str
     weights_digest: str
+    code_digest: str | None = None
+    data_digest: str | None = None
+    """Of these two none is known where an older version kept the images."""
 
 
 class Verification(Record):
@@ -101,11 +106,20 @@ def verify_images(
             f"{stored.path} was made against other weights ({kept.weights_digest[:12]}) "
             f"than those of {target.name} ({digest[:12]})"
         )
+    if kept.code_digest not in (None, target.code_digest):  # the same weights, read otherwise
+        raise UserError(
+            f"{stored.path} was made against other code than that of {target.name}: its source, "
+            "what its modules hold or what it answers has changed; evaluate it again"
+        )
     numbers = sorted(stored.images)
     known = DeviceImages(target.split, device)
     labels = known.labels
     check_inputs(target.model, known.floats(torch.zeros(1, dtype=torch.int64)), labels)
     _check_numbers(stored, numbers, known)
+    if kept.data_digest not in (None, data_digest(target.split)):
+        raise UserError(
+            f"{stored.path} was made from other images of {kept.data} than those of {target.data}"
+        )
     near, ranged, finite, wrong = (torch.zeros(len(numbers), dtype=torch.bool) for _ in range(4))
     for start in range(0, len(numbers), batch_size):
         part = numbers[start : start + batch_size]
@@ -171,13 +185,14 @@ def _check_numbers(stored: AdversarialImages, numbers: list[int], known: DeviceI
 
 
 def _flags(stored: AdversarialImages, kept: Kept) -> dict[int, bool]:
-    """The robust flags of the attack; none where no record of these weights lies beside it."""
+    """The robust flags of the attack; none where no record of the same model lies beside it."""
     folder = RunFolder(stored.path.resolve().parent.parent)
     path = folder.attack(kept.attack, fraction_text(kept.epsilon))
     if not path.is_file():
         return {}
     file = read_record(path, AttackFile)
-    if (file.weights_digest, file.data) != (kept.weights_digest, kept.data):
+    said = kept.model_dump(include=set(SAME), exclude_none=True)
+    if any(getattr(file, key) != value for key, value in said.items()):
         return {}
     return dict(zip(file.images, file.robust, strict=True))
 

@@ -13,7 +13,17 @@ from bilateral.errors import UserError
 from bilateral.paper.rendering import way
 from bilateral.reading import read_json
 from bilateral.tables import render
-from bilateral.trials import Trial, crossed, effects, means, ranked, ranking, stored_trial
+from bilateral.trials import (
+    NOT_STARTED,
+    Trial,
+    crossed,
+    effects,
+    means,
+    parts,
+    ranked,
+    ranking,
+    stored_trial,
+)
 
 NOT_MEASURED = "Not measured yet."
 
@@ -39,9 +49,12 @@ class Study:
 
     def way(self) -> str:
         """How it was measured, in a line."""
-        plan, made = self.plan, [trial for trial in self.trials if trial.versions]
+        plan = self.plan
+        made = [one for one in self.trials if one.versions and one.status != NOT_STARTED]
         where = {
-            key: " and ".join(dict.fromkeys(trial.versions[key] for trial in made))
+            key: " and ".join(
+                dict.fromkeys(one for trial in made for one in parts(trial.versions[key]))
+            )
             for key in ("device", "commit")
         }
         counts = sorted({trial.images for trial in made if trial.images}) or [0]
