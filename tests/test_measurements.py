@@ -680,16 +680,17 @@ def test_what_is_said_of_few_pictures_is_true() -> None:
     assert chosen(Survey(10, 600, 32, (32, 32)), own).epochs == 50
 
 
+def means(study: str, run: str) -> dict[str, float]:
+    """What a run of a study kept in the mean of its seeds."""
+    found = json.loads((RESULTS / "sweeps" / f"{study}.json").read_text())["trials"]
+    trials = [trial for trial in found if trial["chosen"]["run"] == run]
+    assert len(trials) == (3 if study.endswith("photographs") or "source" in study else 1)
+    names = ("robust_accuracy", "clean_accuracy")
+    return {name: sum(one[name] for one in trials) / len(trials) for name in names}
+
+
 def test_what_is_said_of_weights_that_turn_for_few_pictures_is_true() -> None:
     """docs/studies.md: the rule of studies/own-turn.toml, and what `folder` takes by it."""
-
-    def means(study: str, run: str) -> dict[str, float]:
-        found = json.loads((RESULTS / "sweeps" / f"{study}.json").read_text())["trials"]
-        trials = [trial for trial in found if trial["chosen"]["run"] == run]
-        assert len(trials) == (3 if study in ("own-turn-photographs", "own-source") else 1)
-        names = ("robust_accuracy", "clean_accuracy")
-        return {name: sum(one[name] for one in trials) / len(trials) for name in names}
-
     kinds = [
         (means("own-source", "new"), "own-turn-photographs", "turn"),
         (means("own-few", "wrn-16-2-50-updates"), "own-turn", "600"),
@@ -711,6 +712,45 @@ def test_what_is_said_of_weights_that_turn_for_few_pictures_is_true() -> None:
     run = chosen(Survey(10, 4_999, 32, (32, 32)), recipe_named("folder"))
     assert (run.epochs, run.optimiser.turn) == (25, 0.03)
     assert chosen(Survey(10, 5_000, 32, (32, 32)), recipe_named("folder")).optimiser.turn is None
+
+
+def test_what_is_said_of_varied_images_for_few_pictures_is_true() -> None:
+    """docs/studies.md: the rule of studies/own-varied.toml, by which nothing changes."""
+    kinds = [
+        (means("own-turn-photographs", "turn-half"), "own-varied-photographs", "varied"),
+        (means("own-turn", "600-half"), "own-varied", "600"),
+        (means("own-turn", "5000-half"), "own-varied", "5000"),
+    ]
+    for length in ("", "-double"):
+        after = [means(study, f"{name}{length}") for _, study, name in kinds]
+        pairs = [(one, before) for one, (before, _, _) in zip(after, kinds, strict=True)]
+        kept = [one["robust_accuracy"] - before["robust_accuracy"] for one, before in pairs]
+        clean = [one["clean_accuracy"] - before["clean_accuracy"] for one, before in pairs]
+        assert sum(kept) / 3 < 0.02, "the rule"
+        if length:
+            assert max(map(abs, kept)) < 0.02 and min(clean) > 0.01
+        else:
+            photographs, hundreds, thousands = kept
+            assert max(clean) < 0 and hundreds > 0.02 and thousands < -0.02
+            assert abs(photographs) < 0.01
+    assert chosen(Survey(10, 600, 32, (32, 32)), recipe_named("folder")).data.vary == 0
+
+
+def test_what_is_said_of_weights_to_begin_with_that_turn_is_true() -> None:
+    """docs/studies.md: the rule of studies/own-source-turn.toml, by which nothing changes."""
+    again = means("own-source-turn", "begun-60-again")
+    assert again["robust_accuracy"] == means("own-source", "begun-60-fast")["robust_accuracy"]
+    turned = {length: means("own-source-turn", f"begun-{length}-turn") for length in (60, 30, 15)}
+    gains = {
+        length: found["robust_accuracy"] - again["robust_accuracy"]
+        for length, found in turned.items()
+    }
+    assert max(gains.values()) < 0.02, "the rule"
+    assert gains[60] < -0.04 and -0.02 < gains[30] < 0 and -0.01 < gains[15] < 0
+    assert turned[15]["clean_accuracy"] < again["clean_accuracy"] - 0.05
+    given = recipe_named("folder").with_fields(weights="source.safetensors")
+    run = chosen(Survey(10, 600, 224, (224, 224)), given, Network("wrn-16-2", 32))
+    assert run.optimiser.turn is None
 
 
 def test_what_is_said_of_some_thousand_pictures_is_true() -> None:

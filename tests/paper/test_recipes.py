@@ -26,7 +26,11 @@ def test_every_name_of_the_contract_is_there():
     names = {"digits-undefended", "digits-r-mc-la", "digits-madry", "folder", *IMAGENET.split()}
     both = [f"cifar10-{name}" for name in CONTRACT.split()] + OTHERS.split()
     names |= {f"{name}{suffix}" for name in both for suffix in ("", "-long")}
-    names |= {"cifar10-fast", *(f"{data}-strong" for data in ("cifar10", "cifar100", "svhn"))}
+    names |= {
+        "cifar10-fast",
+        "cifar10-wide",
+        *(f"{data}-strong" for data in ("cifar10", "cifar100", "svhn")),
+    }
     assert set(RECIPES) == names
 
 
