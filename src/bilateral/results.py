@@ -228,6 +228,14 @@ class Evaluation(Record):
     warnings: list[str] = Field(default=[], description="what casts doubt on the figures")
     versions: dict[str, str]
 
+    def __str__(self) -> str:
+        """The figures, in a line each."""
+        named = [("clean", self.clean_accuracy)]
+        named += [(name, attack.accuracy) for name, attack in self.attacks.items()]
+        named.append(("worst case", self.worst_case_accuracy))
+        lines = [f"{name} {100 * accuracy:.1f} %" for name, accuracy in named]
+        return "\n".join([f"{self.images:,} images at {self.epsilon_text}", *lines])
+
 
 class EvaluationFile(Record):
     """`evaluation.json`."""

@@ -190,7 +190,7 @@ class StopRequest:
             # Not by print: the signal may have come in the middle of one, and a closed standard
             # error would end the work where it stands.
             with suppress(OSError):
-                os.write(2, b"stopping after this step; once more stops at once\n")
+                os.write(2, b"stopping after this step or batch; once more stops at once\n")
 
         before = {
             number: signal.signal(number, asked) for number in (signal.SIGINT, signal.SIGTERM)

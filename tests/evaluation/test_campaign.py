@@ -1,10 +1,12 @@
 """Evaluations of a run folder: killed and started again, grown, shared between attacks."""
 
 import json
+import shutil
 import signal
 import subprocess
 import sys
 import time
+from pathlib import Path
 
 import numpy as np
 import pytest
@@ -235,11 +237,51 @@ def test_a_figure_of_another_model_is_not_replaced_silently(tmp_path, capsys):
     def said(text, attacks="fgsm"):
         file.write_text(text)
         assert main(["evaluate", f"{file}:build", *words, "--attacks", attacks]) == 0
-        return [line for line in capsys.readouterr().err.splitlines() if "replaces" in line]
+        return [line for line in capsys.readouterr().err.splitlines() if "replace" in line]
 
     assert said(code) == [] == said(code, "pgd10"), "another attack on the same model joins it"
-    (line,) = said(code.replace("0.1", "0.2"))
-    assert "replaces an evaluation of other weights, code or images (" in line
+    lines = said(code.replace("0.1", "0.2"))
+    assert "replaces an evaluation of other weights, code or images (" in lines[0]
+    assert lines[1].endswith("fgsm@40-255.json is of other weights, code or images and is replaced")
+
+
+def test_what_will_be_lost_is_told_before_it_is(tmp_path, monkeypatch, capsys):
+    """Whoever reads it in time can still stop, and choose another --out."""
+    monkeypatch.chdir(tmp_path)
+    Path("own.py").write_text(
+        "import torch\n"
+        "def build():\n"
+        "    torch.manual_seed(0)\n"
+        "    return torch.nn.Sequential(torch.nn.Flatten(), torch.nn.Linear(64, 10)).eval()\n"
+    )
+    words = ["evaluate", "own.py:build", "--data", "digits", "--quiet", "--force"]
+    assert main([*words, "--images", "40", "--attacks", "fgsm"]) == 0
+    Path("own.py").write_text(Path("own.py").read_text().replace("(0)", "(1)"))
+
+    def stopped(*_, **__):
+        raise UserError("not yet")
+
+    capsys.readouterr()
+    with monkeypatch.context() as patch:
+        patch.setattr("bilateral.evaluation.campaign.evaluate_target", stopped)
+        assert main([*words, "--images", "20", "--attacks", "fgsm,pgd2"]) == 2
+    said = capsys.readouterr().err
+    assert "fgsm@40-255.json is of other weights, code or images and is replaced" in said
+    assert "pgd2" not in said and "replaces an evaluation" not in said, "of 20 images there is none"
+
+
+def test_a_worst_case_is_not_told_above_what_is_known(tmp_path, digits_run, capsys):
+    """The table of a weaker attack alone would be the more flattering one."""
+    shutil.copytree(digits_run.path, tmp_path / "run")
+    words = ["evaluate", str(tmp_path / "run"), "--quiet", "--attacks"]
+    assert main([*words, "pgd20", "--images", "100"]) == 0
+    capsys.readouterr()
+    assert main([*words, "fgsm", "--images", "60"]) == 0
+    said = capsys.readouterr().err
+    assert "pgd20 left" in said and "of 100 images before" in said
+    assert "the worst case here is of fgsm alone" in said
+    assert main([*words, "fgsm,pgd20", "--images", "60"]) == 0
+    assert "the worst case here" not in capsys.readouterr().err
 
 
 def test_an_edited_attack_of_ones_own_is_run_anew(target, tmp_path):

@@ -11,12 +11,14 @@ from torch.nn import functional as F
 
 from bilateral.arrays import read_npz
 from bilateral.cli import main
+from bilateral.config import Labels
 from bilateral.data.batches import as_floats, as_tensors
 from bilateral.errors import Interrupted, UserError
 from bilateral.evaluation import campaign as campaign_module
 from bilateral.evaluation.campaign import evaluate_target
 from bilateral.evaluation.gallery import GALLERY_IMAGES
 from bilateral.evaluation.target import find_target
+from bilateral.runs import RunFolder
 
 CPU = torch.device("cpu")
 EPSILON = 40 / 255
@@ -92,13 +94,9 @@ def test_training_labels_are_those_of_the_runs_own_rule(digits_run, target, tmp_
         for place in wrong:
             assert fitted[place] == pytest.approx(share[place] / total, abs=1e-5)
         assert fitted[label] == pytest.approx(ratio * max(share.values()) / total, abs=1e-5)
-    config = json.loads(digits_run.config.read_text())
-    config["run"]["labels"] = {"rule": "one-hot"}
-    other = tmp_path / "one-hot"
-    other.mkdir()
-    (other / "config.json").write_text(json.dumps(config))
-    (other / "model.safetensors").write_bytes(digits_run.weights.read_bytes())
-    plain = find_target(str(other), None, None, None, CPU)
+    plain = replace(
+        target, folder=RunFolder(tmp_path / "one-hot"), label_rule=Labels(rule="one-hot")
+    )
     evaluate_target(plain, ["fgsm"], EPSILON, 30, CPU)
     hot = shown(plain, "fgsm")
     truth = F.one_hot(torch.from_numpy(hot["labels"]), 10).float()

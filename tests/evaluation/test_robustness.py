@@ -28,6 +28,14 @@ def test_linear_flags_equal_the_closed_form(two_classes, batch):
         assert attack.robust == robust.tolist()
     assert result.clean_accuracy == pytest.approx(0.9)
     assert result.worst_case_accuracy == pytest.approx(float(robust.float().mean()))
+    left = f"{100 * result.worst_case_accuracy:.1f} %"
+    told = ["300 images at 5.1/255", "clean 90.0 %", f"fgsm {left}"]
+    assert str(result).splitlines() == [
+        *told,
+        f"pgd20 {left}",
+        f"pgd20-cw {left}",
+        f"worst case {left}",
+    ]
 
 
 def test_worst_case_is_over_attacks_image_by_image(convolutional):

@@ -260,7 +260,7 @@ def test_results_of_different_weights_are_never_under_one_name(folder):
     assert "square" not in {one["attack"] for one in files.attacks} and not files.gallery
     left_out = [gap.file for gap in files.gaps if "other weights" in gap.problem]
     assert left_out == [
-        "evaluation.json (digits at 16/255)",
+        f"evaluation.json (digits at 16/255, {last['images']} images)",
         "attacks/ (square at 40/255)",
         "gallery.npz",
     ]

@@ -8,13 +8,20 @@ import time
 import pytest
 import torch
 
+from bilateral.cli import main
 from bilateral.commands.bench import fields_of
 from bilateral.config import Adversary, Labels, Run
 from bilateral.machine import Machine
 from bilateral.paper.recipes import recipe_named
 from bilateral.tables import bench_train_table
 from bilateral.training import bench as bench_module
-from bilateral.training.bench import bench_split, bench_train, flops_per_image, forward_flops
+from bilateral.training.bench import (
+    bench_split,
+    bench_train,
+    flops_per_image,
+    forward_flops,
+    least_seconds,
+)
 from bilateral.training.engine import Engine
 from bilateral.training.step import forwards_per_image
 
@@ -73,6 +80,29 @@ def test_images_a_second_are_what_a_slow_step_allows(monkeypatch):
         expected = row["images_per_second"] * flops_per_image(run, split) / 1e12
         assert row["tflops"] == pytest.approx(expected)
         assert row["share_of_matrix_rate"] == pytest.approx(row["tflops"] / result["matmul_tflops"])
+
+
+def test_a_run_takes_at_least_its_arithmetic_over_the_machines_rate(monkeypatch):
+    run = recipe_named("digits-r-mc-la").with_paths({"epochs": 7, "data.images_per_class": 20})
+    split, _ = bench_split(run)
+    monkeypatch.setattr(bench_module, "matmul_tflops", lambda *_: 0.5)
+    seconds = least_seconds(run, split, CPU)
+    assert seconds == pytest.approx(7 * 200 * flops_per_image(run, split) / 0.5e12)
+
+
+@pytest.mark.parametrize(("seconds", "told"), [(7200.0, True), (3000.0, False)])
+def test_hours_on_a_cpu_are_told_before_the_first_step(
+    seconds, told, tmp_path, monkeypatch, capsys
+):
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.setattr(bench_module, "least_seconds", lambda *_: seconds)
+    words = ["train", "digits-r-mc-la", "--epochs", "1", "--data.images-per-class", "13"]
+    assert main(words) == 0
+    said = capsys.readouterr().err
+    assert ("no GPU is used: on this CPU it takes at least 2 hours" in said) == told
+    capsys.readouterr()
+    assert main(words) == 0
+    assert "no GPU" not in capsys.readouterr().err, "what is finished takes no time"
 
 
 def test_on_a_cpu_one_feature_at_a_time_is_switched_off(monkeypatch):

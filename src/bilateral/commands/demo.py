@@ -40,7 +40,9 @@ def command(words: Sequence[str]) -> None:
         for number, name in enumerate(RUNS, start=1):
             run = recipe_named(name)
             if not quiet:
-                print(f"training {name} ({number} of {len(RUNS)})", file=sys.stderr, flush=True)
+                there = (Path(out) / name / f"seed{run.seed}" / "model.safetensors").exists()
+                doing = "trained already:" if there else "training"
+                print(f"{doing} {name} ({number} of {len(RUNS)})", file=sys.stderr, flush=True)
             trained = train_run(run, Path(out) / name, device, quiet)
             options = Options(
                 trained["folder"], attacks="fgsm,pgd20,pgd20-cw", device=device, quiet=quiet
@@ -61,7 +63,7 @@ def command(words: Sequence[str]) -> None:
         for name, found in diagnosed.items():
             apgd = percent(found.accuracies["apgd"])
             print(f"{name}: APGD, a stronger attack, leaves {apgd} % of {found.images} images;")
-            print(f"  verdict on the figures above: {found.verdict}")
+            print(f"  verdict on the figures above, by a quick look: {found.verdict}")
             for reason in found.reasons:
                 print(f"  {reason}")
         print(f"\nlook at {page} in a browser; both runs are beside it")

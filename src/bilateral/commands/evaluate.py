@@ -2,22 +2,28 @@
 
 import sys
 from collections.abc import Sequence
+from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Annotated, Literal
+from typing import TYPE_CHECKING, Annotated, Literal
 
 import tyro
 
 from bilateral.arguments import budget, parse
 from bilateral.attacks.table import attack_names
+from bilateral.budgets import fraction_text
 from bilateral.commands.printing import is_first_process, print_json
 from bilateral.commands.targets import guarded, other_budget, print_warning
 from bilateral.errors import UserError
 from bilateral.evaluation.comparison import STRONGEST
 from bilateral.models.external import load_function
-from bilateral.results import Evaluation
+from bilateral.reading import read_record
+from bilateral.results import AttackFile, Evaluation
 from bilateral.runs import RunFolder
 from bilateral.tables import Format, evaluation_table, percent, render
+
+if TYPE_CHECKING:
+    from bilateral.evaluation.target import Target
 
 
 @dataclass(frozen=True)
@@ -108,13 +114,15 @@ def evaluate_run(options: Options) -> Evaluation:
     if epsilon is None:
         events += other_budget(options.target, size)
     warnings = guarded(found, size, place, options.force)
+    before = evaluations(found.folder)
+    count = options.images or len(found.split.labels)
+    events += replaced(found, names, fraction_text(size), count, before.entries)
     for message in [*events, *warnings]:
         if is_first_process():
             print_warning(message)
     quiet = options.quiet or not is_first_process()
     if not quiet and found.folder.path != trained.path:
         print(f"results go to {found.folder.path}", file=sys.stderr)
-    before = evaluations(found.folder)
     with joined(place) as processes, EvaluationProgress(quiet) as progress:
         result = evaluate_target(
             found,
@@ -130,13 +138,51 @@ def evaluate_run(options: Options) -> Evaluation:
             processes,
             warnings,
         )
-    old = before.find(result)
-    if old and measured(old) != measured(result) and is_first_process():
-        left = f"{percent(old.worst_case_accuracy)} % worst case"
-        print_warning(f"this replaces an evaluation of other weights, code or images ({left})")
+    if is_first_process() and (said := left_less(result, before.entries)):
+        print_warning(said)
     return result
 
 
-def measured(entry: Evaluation) -> tuple[str, str, str]:
-    """Which model and which images an entry's figures are of."""
-    return entry.weights_digest, entry.code_digest, entry.data_digest
+def replaced(
+    target: "Target",
+    attacks: Sequence[str],
+    epsilon: str,
+    images: int,
+    before: Sequence[Evaluation],
+) -> list[str]:
+    """What lies in the target's folder of another model or other images, and will be lost."""
+    from bilateral.data.subsets import data_digest
+    from bilateral.weights import weights_digest
+
+    now = (weights_digest(target.model), target.code_digest, data_digest(target.split))
+    said = [
+        "this replaces an evaluation of other weights, code or images "
+        f"({percent(old.worst_case_accuracy)} % worst case)"
+        for old in before
+        if (old.epsilon_text, old.images, old.data) == (epsilon, images, target.data)
+        and measured(old) != now
+    ]
+    for path in (target.folder.attack(name, epsilon) for name in attacks):
+        with suppress(UserError):  # a damaged file is refused when it is needed
+            if path.exists() and measured(read_record(path, AttackFile)) != now:
+                said.append(f"{path} is of other weights, code or images and is replaced")
+    return said
+
+
+def measured(one: Evaluation | AttackFile) -> tuple[str, str, str]:
+    """Which model and which images figures are of."""
+    return one.weights_digest, one.code_digest, one.data_digest
+
+
+def left_less(result: Evaluation, before: Sequence[Evaluation]) -> str:
+    """An attack of an earlier evaluation that left less of this model than its worst case here."""
+    found = [
+        (summary.accuracy, f"{name} left {percent(summary.accuracy)} % of {entry.images:,} images")
+        for entry in before
+        if entry.epsilon_text == result.epsilon_text and measured(entry) == measured(result)
+        for name, summary in entry.attacks.items()
+        if name not in result.attacks and summary.accuracy < result.worst_case_accuracy
+    ]
+    if not found:
+        return ""
+    return f"{min(found)[1]} before: the worst case here is of {', '.join(result.attacks)} alone"

@@ -192,7 +192,7 @@ def reproduce(
     needed = all_runs(tables, choices)
     there = [name for name in there if name in needed]
     lines = [said_of_models(len(needed), len(tables), len(there))]
-    if options.table == "all" and not options.quick:
+    if not options.quick and (options.table == "all" or place.type == "cpu"):
         lines = list(costs(tables, choices, place, there).lines())
     for line in lines:
         console.print(line)

@@ -170,6 +170,7 @@ def command(words: Sequence[str]) -> None:
     print(render(ranking(trials, title), options.format))
     if len(plan.seeds) > 1 and options.trial is None:
         print("\n" + render(means(trials, title), options.format))
+    console.print(f"each is a run folder in {sweep.out}")
 
 
 def budgets(plan: Plan) -> list[float]:

@@ -151,6 +151,7 @@ def train_run(
     from bilateral.processes import joined
     from bilateral.runtime import choose_device, limit_threads
     from bilateral.storage import tidy
+    from bilateral.training.bench import least_seconds
     from bilateral.training.progress import TrainingProgress
     from bilateral.training.trainer import train
 
@@ -161,6 +162,10 @@ def train_run(
     split = load_training(run)
     limit_threads(place, split.image_values)
     progress = TrainingProgress(quiet or not is_first_process())
+    if place.type == "cpu" and ":" not in run.model and not folder.weights.exists():
+        hours = least_seconds(run, split, place) / 3600
+        if hours >= 1:
+            progress.note(f"no GPU is used: on this CPU it takes at least {hours:,.0f} hours")
     with joined(place) as processes:
         trained = train(run, folder, split, place, progress, machine, processes)
     if not trained:

@@ -15,6 +15,7 @@ from bilateral.data.readers_folder import location, same_test_pictures, training
 from bilateral.errors import UserError
 from bilateral.evaluation.robustness import predictions
 from bilateral.models import build_model
+from bilateral.models.external import load_function
 from bilateral.models.own_code import source_digest
 from bilateral.runs import RunFolder, check_trained, no_model, safe_name
 from bilateral.runtime import place
@@ -99,6 +100,8 @@ def find_target(
         raise UserError(f"no run folder at {name} (file.py:function names your own model)")
     if data is None:
         raise UserError(f"{name} needs --data: a data set's name or folder:PATH")
+    if not name.startswith("timm:"):
+        load_function(name)  # one that is not there is told of before data are asked for
     split = load(data, "test", image_size=image_size)
     height, width, channels = split.pixels.shape[1:]
     model = build_model(name, len(split.classes), channels, (height, width))

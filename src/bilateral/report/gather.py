@@ -241,9 +241,9 @@ def _leave_out_other_weights(
         digest, written = _weights(record), _code(record)
         seen = text(record.get("data_digest")) or None
         if current and digest and digest != current:
-            what = "weights, measured before the model was trained again?"
+            what = "weights than those of the model"
         elif current and digest and written not in (None, code):
-            what = "code of the model, measured before it was changed?"
+            what = "code of the model than now"
         elif seen not in (None, images.get(text(record.get("data")), seen)):
             what = "images of that name"
         else:
@@ -276,4 +276,6 @@ def _code(record: dict[str, Any]) -> str | None:
 def _described(record: dict[str, Any]) -> str:
     """An entry or the file of an attack in a few words."""
     budget = text(record.get("epsilon_text")) or "?"
-    return f"{text(record.get('attack')) or text(record.get('data')) or '?'} at {budget}"
+    images = count(record.get("images"))
+    several = f", {images:,} images" if images else ""
+    return f"{text(record.get('attack')) or text(record.get('data')) or '?'} at {budget}{several}"

@@ -158,6 +158,15 @@ def flops_per_image(run: Run, split: Split) -> float:
     return forward_flops(model, images) * forwards_per_image(run)
 
 
+def least_seconds(run: Run, split: Split, device: torch.device) -> float:
+    """What the arithmetic of a whole run takes at the machine's own rate; the run takes longer."""
+    images = len(split.labels)
+    if run.data.images_per_class is not None:
+        images = min(images, run.data.images_per_class * len(split.classes))
+    rate = matmul_tflops(device, trains_in_bfloat16(run.precision, device, split.image_values))
+    return run.epochs * images * flops_per_image(run, split) / (1e12 * rate)
+
+
 def forward_flops(model: nn.Module, images: torch.Tensor) -> float:
     """Floating-point operations of a forward pass, counted by torch."""
     with FlopCounterMode(display=False) as counter, torch.no_grad():

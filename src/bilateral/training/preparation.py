@@ -249,7 +249,9 @@ def remarks(run: Run, classes: int, images: int) -> list[str]:
         for name in sorted(unheeded & given.get("optimiser", {}).keys())
     ]
     if run.check_epochs and not run.data.held_out:
-        said.append("PGD-10 is read on training images; --data.held-out N leaves others for it")
+        said.append(
+            "PGD-10 is read on training images, which flatters; --data.held-out N reads others"
+        )
     if run.data.held_out and not run.check_epochs:
         said.append("data.held_out: nothing reads these images, as check_epochs is 0")
     if run.data.held_out and run.weights is not None:
