@@ -86,6 +86,8 @@ def test_a_run_takes_at_least_its_arithmetic_over_the_machines_rate(monkeypatch)
     run = recipe_named("digits-r-mc-la").with_paths({"epochs": 7, "data.images_per_class": 20})
     split, _ = bench_split(run)
     monkeypatch.setattr(bench_module, "matmul_tflops", lambda *_: 0.5)
+    assert least_seconds(run, split, CPU) == 0.0
+    monkeypatch.setattr(bench_module, "LITTLE", 1.0)
     seconds = least_seconds(run, split, CPU)
     assert seconds == pytest.approx(7 * 200 * flops_per_image(run, split) / 0.5e12)
 

@@ -138,7 +138,8 @@ def evaluate_run(options: Options) -> Evaluation:
             processes,
             warnings,
         )
-    if is_first_process() and (said := left_less(result, before.entries)):
+    numbers = chosen_images(found.split, options.images, found.data).tolist()
+    if is_first_process() and (said := broken_before(result, found.folder, numbers)):
         print_warning(said)
     return result
 
@@ -174,15 +175,22 @@ def measured(one: Evaluation | AttackFile) -> tuple[str, str, str]:
     return one.weights_digest, one.code_digest, one.data_digest
 
 
-def left_less(result: Evaluation, before: Sequence[Evaluation]) -> str:
-    """An attack of an earlier evaluation that left less of this model than its worst case here."""
-    found = [
-        (summary.accuracy, f"{name} left {percent(summary.accuracy)} % of {entry.images:,} images")
-        for entry in before
-        if entry.epsilon_text == result.epsilon_text and measured(entry) == measured(result)
-        for name, summary in entry.attacks.items()
-        if name not in result.attacks and summary.accuracy < result.worst_case_accuracy
-    ]
-    if not found:
+def broken_before(result: Evaluation, folder: RunFolder, numbers: Sequence[int]) -> str:
+    """What attacks of earlier evaluations broke of the images that hold in this one."""
+    known = {}
+    for path in (folder.path / "attacks").glob(f"*@{result.epsilon_text.replace('/', '-')}.json"):
+        with suppress(UserError):
+            file = read_record(path, AttackFile)
+            if measured(file) == measured(result):
+                known[file.attack] = file.settled()
+    here = [known.get(name, {}) for name in result.attacks]
+    hold = {one for one in numbers if all(flags.get(one, True) for flags in here)}
+    by = {name: {one for one in hold if not flags.get(one, True)} for name, flags in known.items()}
+    names = sorted(name for name, broken in by.items() if broken)
+    if not names:
         return ""
-    return f"{min(found)[1]} before: the worst case here is of {', '.join(result.attacks)} alone"
+    left = len(hold.difference(*by.values())) / len(numbers)
+    return (
+        f"{', '.join(names)} broke more of these images before: with what is known the worst case "
+        f"is {percent(left)} %, not {percent(result.worst_case_accuracy)} %"
+    )

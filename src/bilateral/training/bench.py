@@ -25,6 +25,8 @@ from bilateral.training.step import forwards_per_image
 from bilateral.training.trainer import Trainer
 
 Note = Callable[[str], None]
+LITTLE = 1e14
+"""Floating-point operations that any CPU does within the hour."""
 
 
 def bench_split(run: Run) -> tuple[Split, int]:
@@ -159,12 +161,18 @@ def flops_per_image(run: Run, split: Split) -> float:
 
 
 def least_seconds(run: Run, split: Split, device: torch.device) -> float:
-    """What the arithmetic of a whole run takes at the machine's own rate; the run takes longer."""
+    """What the arithmetic of a whole run takes at the machine's own rate; the run takes longer.
+
+    Of little arithmetic nothing is measured: zero.
+    """
     images = len(split.labels)
     if run.data.images_per_class is not None:
         images = min(images, run.data.images_per_class * len(split.classes))
+    operations = run.epochs * images * flops_per_image(run, split)
+    if operations < LITTLE:
+        return 0.0
     rate = matmul_tflops(device, trains_in_bfloat16(run.precision, device, split.image_values))
-    return run.epochs * images * flops_per_image(run, split) / (1e12 * rate)
+    return operations / (1e12 * rate)
 
 
 def forward_flops(model: nn.Module, images: torch.Tensor) -> float:
