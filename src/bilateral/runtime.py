@@ -15,7 +15,7 @@ from torch import nn
 
 import bilateral
 from bilateral.data.sources_cache import cache_folder
-from bilateral.errors import UserError
+from bilateral.errors import Interrupted, UserError
 
 TINY = 16 * 16
 """Values of an image, pixels and channels, up to which a CPU gains nothing by sharing the work."""
@@ -170,14 +170,20 @@ def _version() -> str:
     return f"version {bilateral.__version__}"
 
 
+AGAIN_SECONDS = 5.0
+"""After which an exception that was lost where it was raised is raised once more."""
+
+
 class StopRequest:
     """Ctrl-C and SIGTERM as a flag that the work looks at between steps.
 
-    The first signal asks; a second Ctrl-C raises KeyboardInterrupt at once.
+    The first signal asks; a second one raises KeyboardInterrupt at once. Where a step may take
+    minutes, `patience` is how many seconds it is given before Interrupted ends it.
     """
 
-    def __init__(self) -> None:
+    def __init__(self, patience: float | None = None) -> None:
         self.number: int | None = None
+        self.patience = patience
 
     @contextmanager
     def listening(self) -> Iterator[None]:
@@ -189,14 +195,32 @@ class StopRequest:
             self.number = number
             # Not by print: the signal may have come in the middle of one, and a closed standard
             # error would end the work where it stands.
+            when = "after this step"
+            if self.patience is not None:
+                when = f"after this batch, in {self.patience:g} seconds at the latest"
+                signal.setitimer(signal.ITIMER_REAL, self.patience, AGAIN_SECONDS)
             with suppress(OSError):
-                os.write(2, b"stopping after this step or batch; once more stops at once\n")
+                os.write(2, f"stopping {when}; once more stops at once\n".encode())
 
-        before = {
-            number: signal.signal(number, asked) for number in (signal.SIGINT, signal.SIGTERM)
-        }
+        late: list[int] = []
+
+        def too_long(number: int, frame: FrameType | None) -> None:
+            late.append(self.number or signal.SIGINT)
+            raise Interrupted(late[0])
+
+        handlers = {signal.SIGINT: asked, signal.SIGTERM: asked}
+        if self.patience is not None:
+            handlers[signal.SIGALRM] = too_long
+        timer = signal.getitimer(signal.ITIMER_REAL)
+        before = {number: signal.signal(number, new) for number, new in handlers.items()}
         try:
             yield
+        except Exception as error:
+            if late:  # whatever it was made of where it was raised
+                raise Interrupted(late[0]) from error
+            raise
         finally:
+            if self.patience is not None and self.number is not None:
+                signal.setitimer(signal.ITIMER_REAL, *timer)
             for number, handler in before.items():
                 signal.signal(number, handler)

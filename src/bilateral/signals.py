@@ -41,6 +41,8 @@ def stoppable() -> Iterator[None]:
         if not isinstance(unraisable.exc_value, (Interrupted, KeyboardInterrupt)):
             hook(unraisable)
             return
+        if not asked:  # a request that has its own patience, and asks again by itself
+            return
         replaced.setdefault(signal.SIGALRM, signal.signal(signal.SIGALRM, stop_again))
         signal.setitimer(signal.ITIMER_REAL, AGAIN_SECONDS)
 

@@ -14,6 +14,7 @@ import pytest
 from run_folders import ACCURACIES, HOSTILE, diagnosis, make_run, transfer, write
 
 from bilateral.errors import UserError
+from bilateral.paper.recipes import recipe_named
 from bilateral.report.charts import Line, draw_line, draw_svg
 from bilateral.report.gather import gather
 from bilateral.report.page import render
@@ -126,6 +127,22 @@ def test_the_headline_is_the_evaluation(page, run):
         said = f"{title} {percent(attack['accuracy'])} % 95 % interval {low} to {high} "
         assert said + f"{name} at 40/255, 400 images, digits" in text
     assert "robust accuracy" not in text.lower()  # a figure is named by its attack
+
+
+def test_what_is_not_the_recipes_stands_at_the_head(tmp_path):
+    """An undefended run of `digits-r-mc-la --method undefended` must not pass for the method."""
+    folder = make_run(tmp_path / "run" / "seed0")
+    config = json.loads((folder / "config.json").read_text())
+    config["run"] = recipe_named("digits-r-mc-la").model_dump(mode="json")
+    config["run"]["epochs"] += 1
+    (folder / "config.json").write_text(json.dumps(config))
+    assert "otherwise than that recipe" not in render(gather([str(folder)])), "the head says epochs"
+    config["run"] |= {"method": "undefended"}
+    config["run"]["adversary"]["epsilon"] = 4 / 255
+    (folder / "config.json").write_text(json.dumps(config))
+    head = render(gather([str(folder)])).partition("</header>")[0]
+    said = re.sub(r"<[^>]+>", "", head.partition("otherwise than that recipe: ")[2])
+    assert said.split() == ["method", "undefended", "adversary.epsilon", "4/255"]
 
 
 def test_the_attack_table_is_the_evaluation(page):

@@ -45,6 +45,9 @@ from bilateral.weights import weights_digest
 Shown = Callable[[str, int, int, float], None]
 """Progress: the attack, images done, images in all, robust accuracy so far."""
 
+PATIENCE_SECONDS = 20.0
+"""An attack on a batch may take minutes, and a scheduler that stops a job gives it half of one."""
+
 
 class Campaign:
     """One call of `evaluate`: the images chosen, and what is known of them so far."""
@@ -258,7 +261,8 @@ def evaluate_target(
     campaign = Campaign(target, epsilon, images, device, batch_size, precision, compile, processes)
     target.model.eval()
     clean = campaign.clean_predictions()
-    stop = StopRequest()
+    # Of several processes one that leaves alone would keep the others waiting.
+    stop = StopRequest(PATIENCE_SECONDS if campaign.processes.world == 1 else None)
     summaries = {}
     with campaign.processes.writing_to(target.folder.path), stop.listening():
         gallery = Gallery(target, campaign.common)

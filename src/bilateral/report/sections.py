@@ -7,6 +7,8 @@ from dataclasses import dataclass
 from typing import Any
 
 from bilateral.budgets import fraction_text
+from bilateral.paper import own_pictures
+from bilateral.paper.recipes import RECIPES
 from bilateral.report.gather import RunFiles
 from bilateral.report.measures import Measure, attack_measures, class_names
 from bilateral.report.reading import count, mapping, number, rows, share, square, text
@@ -16,6 +18,8 @@ LARGEST_MATRIX = 20
 """A confusion of more classes is told by its largest entries."""
 LONGEST = 100
 """Of more classes than this the worst are listed."""
+SAID = ("recipe", "model", "data.name", "epochs", "seed")
+"""What the head of a page says of its run."""
 BUDGETS = ("adversary.epsilon", "adversary.step_size")
 
 
@@ -124,6 +128,23 @@ def training_seconds(files: RunFiles) -> float | None:
 def settings(files: RunFiles) -> list[tuple[str, str]]:
     """The configuration, flat: `adversary.epsilon`, `8/255`."""
     return [(name, _value(name, value)) for name, value in _flat(files.config)]
+
+
+def beside_recipe(files: RunFiles) -> list[tuple[str, str]]:
+    """The fields in which a run is not the recipe whose name it bears; what the head says apart.
+
+    `folder` chooses most of its fields by the pictures, so it is not what its table says.
+    """
+    recipe = RECIPES.get(text(files.config.get("recipe")) or "")
+    if recipe is None or recipe.run.recipe == own_pictures.NAME:
+        return []
+    usual = dict(_flat(recipe.run.model_dump(mode="json")))
+    told = [*SAID, "checkpoint_seconds", "weights_digest"]
+    return [
+        (name, _value(name, value))
+        for name, value in _flat(files.config)
+        if name in usual and name not in told and value != usual[name]
+    ]
 
 
 def differing(runs: Sequence[RunFiles]) -> list[tuple[str, list[str]]]:
