@@ -389,16 +389,6 @@ def test_near_misses_are_answered(trained, tmp_path):
         assert message in result.stderr, result.stderr
 
 
-def test_a_mistyped_function_is_told_before_data_are_asked_for(tmp_path):
-    (tmp_path / "own.py").write_text("def trained():\n    return None\n")
-    environment = {**os.environ, "BILATERAL_DATA": str(tmp_path / "none")}
-    words = [sys.executable, "-m", "bilateral", "evaluate", "own.py:traind", "--data", "cifar10"]
-    done = subprocess.run(
-        words, cwd=tmp_path, env=environment, capture_output=True, text=True, check=False
-    )
-    assert done.returncode == 2 and "own.py has no function 'traind'" in done.stderr
-
-
 def test_what_pgd_leaves_is_called_an_upper_bound(tmp_path, trained, capsys):
     shutil.copytree(trained, tmp_path / "run")
     words = ["evaluate", str(tmp_path / "run"), "--images", "20", "--quiet", "--attacks"]

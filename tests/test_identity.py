@@ -98,7 +98,7 @@ def test_a_page_shows_by_what_the_weights_were_trained(place: Path) -> None:
     (files,) = gather([str(folder.path)])
     assert (files.config["epochs"], files.config["method"]) == (1, "adversarial")
     (gap,) = [gap for gap in files.gaps if gap.file == "config.json"]
-    assert "(epochs, method)" in gap.problem
+    assert "epochs: 1 -> 40" in gap.problem
 
 
 def test_files_of_earlier_versions_say_less_and_are_read(place: Path) -> None:
@@ -164,16 +164,95 @@ def test_pictures_that_got_other_names_are_told_of(
     assert "other pictures for training than" in refused(capsys, *PICTURES)
 
 
-def test_the_same_pictures_are_no_cause_for_doubt(
+def test_the_same_pictures_elsewhere_are_no_cause_for_doubt(
     own: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    shutil.copytree("own", "moved")
-    shutil.rmtree("own")
-    Path("moved").rename("own")
+    """They were moved: config.json is told where, and training goes on there."""
+    Path("own").rename("moved")
+    config = json.loads((own / "config.json").read_text())
+    data = config["run"]["data"] | {"name": "folder:moved"}
+    evaluate = ["evaluate", str(own), "--attacks", "fgsm", "--quiet"]
+    for edited in (False, True):
+        if edited:
+            edit(own / "config.json", data=data)
+        capsys.readouterr()
+        assert main([*evaluate, "--data", "folder:moved"]) == 0
+        assert "other pictures" not in capsys.readouterr().err
+    (own / "model.safetensors").unlink()
+    assert main(["train", str(own / "config.json"), "--quiet"]) == 0
+    rename("moved")
     capsys.readouterr()
-    assert main(["evaluate", str(own), "--attacks", "fgsm", "--quiet"]) == 0
-    assert "other pictures" not in capsys.readouterr().err
+    assert main(evaluate) == 0
+    assert "may have been trained on" in capsys.readouterr().err
+
+
+def test_renamed_pictures_of_another_folder_are_told_of_too(
+    own: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """Where results lie by themselves, as of other data."""
+    Path("own").rename("moved")
+    rename("moved")
+    capsys.readouterr()
+    words = ["--data", "folder:moved", "--attacks", "fgsm", "--quiet"]
+    assert main(["evaluate", str(own), *words]) == 0
+    assert "may have been trained on" in capsys.readouterr().err
+
+
+def test_a_folder_with_its_own_pictures_for_test_may_grow(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    for part in ("train", "val"):
+        for label, name in enumerate("ab"):
+            (tmp_path / "own" / part / name).mkdir(parents=True)
+            for number in range(8):
+                picture = Image.new("RGB", (8, 8), (90 * label + number, 9, len(part)))
+                picture.save(tmp_path / "own" / part / name / f"{number}.png")
     assert main(PICTURES) == 0
+    shutil.copy("own/train/a/1.png", "own/train/a/one-more.png")
+    capsys.readouterr()
+    assert main(["evaluate", "runs/own/seed0", "--attacks", "fgsm", "--quiet"]) == 0
+    assert "other pictures" not in capsys.readouterr().err
+
+
+def test_code_of_ones_own_may_move(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    for place in ("here", "there"):
+        Path(place).mkdir()
+    layers = "torch.nn.Sequential(torch.nn.Flatten(), torch.nn.Linear(64, 10))"
+    functions = [f"def {name}():\n    return {layers}\n" for name in ("build", "other")]
+    Path("here/net.py").write_text("\n".join(["import torch\n", *functions]))
+    words = ["--model", "here/net.py:build", "--name", "mine", *SMALL]
+    assert main(["train", "digits-undefended", *words]) == 0
+    Path("here/net.py").rename("there/net.py")
+    run = Path("runs/mine/seed0")
+    moved = str(tmp_path / "there/net.py")
+    edit(run / "config.json", model=f"{moved}:build")
+    assert main(["evaluate", str(run), "--attacks", "fgsm", "--images", "20", "--quiet"]) == 0
+    edit(run / "config.json", model=f"{moved}:other")
+    said = refused(capsys, "evaluate", str(run), "--attacks", "fgsm", "--quiet")
+    assert "model: net.py:build -> net.py:other" in said
+
+
+def test_a_configuration_of_an_earlier_version_lacks_fields_and_is_the_same(place: Path) -> None:
+    """And a field that is no more is no difference either."""
+    from bilateral.models import build_model
+    from bilateral.weights import read_about, read_weights, write_weights
+
+    folder = RunFolder(place / "a/seed0")
+    config = json.loads(folder.config.read_text())
+    del config["run"]["data"]["vary"], config["run"]["optimiser"]["turn"]
+    folder.config.write_text(json.dumps(config))
+    model = build_model("small-cnn", 10, 1, (8, 8))
+    read_weights(folder.weights, model)
+    about = read_about(folder.weights)
+    about["run"] |= {"gone": 1, "data": about["run"]["data"] | {"gone": {"too": 2}}}
+    write_weights(folder.weights, model, about)
+    (files,) = gather([str(folder.path)])
+    assert not any(gap.file == "config.json" for gap in files.gaps)
+    assert main(["evaluate", str(folder.path), "--attacks", "fgsm", "--images", "20"]) == 0
 
 
 def test_a_sweep_does_not_judge_by_pictures_that_were_trained_on(

@@ -5,9 +5,9 @@ from dataclasses import asdict
 
 from bilateral.trials import (
     Trial,
+    both_versions,
     crossed,
     effects,
-    joined,
     means,
     ranked,
     ranking,
@@ -101,9 +101,12 @@ def test_a_trial_survives_json():
 
 def test_versions_are_joined_with_the_newer_last_and_none_twice():
     now = {"commit": "b", "device": "cpu"}
-    assert joined({}, now) == now
-    assert joined({"commit": "a", "device": "cpu"}, now) == {"commit": "a and b", "device": "cpu"}
-    assert joined({"commit": "b and a", "device": "a GPU"}, now) == {
+    assert both_versions({}, now) == now
+    assert both_versions({"commit": "a", "device": "cpu"}, now) == {
+        "commit": "a and b",
+        "device": "cpu",
+    }
+    assert both_versions({"commit": "b and a", "device": "a GPU"}, now) == {
         "commit": "a and b",
         "device": "a GPU and cpu",
     }

@@ -20,6 +20,7 @@ __all__ = [
     "file_digest",
     "no_model",
     "no_run",
+    "run_said",
     "safe_name",
     "said_of_weights",
     "weights_file",
@@ -209,13 +210,35 @@ def check_trained(path: Path, about: Mapping[str, Any], run: Run) -> None:
     A configuration that was copied or edited would give their figures another name. Files of
     earlier versions do not say.
     """
-    if said := about.get("run"):
-        before = run_from_json(json.dumps({"run": said}), str(path))
-        if changed := changed_settings(before, run):
-            raise UserError(
-                f"{path} was trained by another configuration than the config.json beside it "
-                f"({'; '.join(changed)}): put its own back, or train under another --name"
-            )
+    if not (said := about.get("run")):
+        return
+    if changed := changed_settings(_placeless(run_said(said, str(path))), _placeless(run)):
+        raise UserError(
+            f"{path} was trained by another configuration than the config.json beside it "
+            f"({'; '.join(changed)}): put its own back, or train under another --name"
+        )
+
+
+def run_said(said: Any, source: str) -> Run:
+    """The run that a weights file says it was trained by; a field that is no more is left out."""
+    known = _known(said, Run().model_dump(mode="json"))
+    return run_from_json(json.dumps({"run": known}), source)
+
+
+def _known(said: Any, usual: Any) -> Any:
+    """Nested settings without what has no place in these."""
+    if not isinstance(said, dict) or not isinstance(usual, dict):
+        return said
+    return {key: _known(value, usual[key]) for key, value in said.items() if key in usual}
+
+
+def _placeless(run: Run) -> Run:
+    """The run wherever the user's own files lie: code and pictures may be moved."""
+    file, colon, function = run.model.rpartition(":")
+    own = f"{Path(file).name}:{function}" if colon and file.endswith(".py") else run.model
+    pictures = "folder:" if run.data.name.startswith("folder:") else run.data.name
+    data = run.data.model_copy(update={"name": pictures})
+    return run.model_copy(update={"model": own, "data": data})
 
 
 def said_of_weights(path: Path) -> dict[str, Any]:

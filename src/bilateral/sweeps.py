@@ -32,7 +32,15 @@ from bilateral.storage import write_json, writing_to
 from bilateral.training.preparation import numbers_read, training_part
 from bilateral.training.progress import TrainingProgress
 from bilateral.training.trainer import train
-from bilateral.trials import NOT_STARTED, Planned, Trial, joined, outcome, ranked, stored_trial
+from bilateral.trials import (
+    NOT_STARTED,
+    Planned,
+    Trial,
+    both_versions,
+    outcome,
+    ranked,
+    stored_trial,
+)
 
 EARLY = 3
 """A run is compared with the others after a third of its epochs."""
@@ -273,7 +281,8 @@ class Sweep:
     def _try(self, trial: Trial, run: Run) -> None:
         folder = RunFolder(self.out / trial.name)
         self._refuse_changed_code(trial, run)
-        trial.versions = joined(trial.versions if self._trained(trial) else {}, self.versions)
+        before = trial.versions if self._trained(trial) else {}
+        trial.versions = both_versions(before, self.versions)
         # Whoever goes on after a kill must know with which code, and where, it began.
         self._write(self._outcome(trial.name), [trial])
         split = load_training(run)

@@ -77,7 +77,7 @@ def stored_trial(stored: dict[str, Any]) -> Trial:
     return Trial(**{**stored, "early": early})
 
 
-def joined(before: Mapping[str, str], now: Mapping[str, str]) -> dict[str, str]:
+def both_versions(before: Mapping[str, str], now: Mapping[str, str]) -> dict[str, str]:
     """The versions of work that began under some and went on under others, the newer last."""
     return {
         key: " and ".join([*(one for one in parts(before.get(key, "")) if one != value), value])
@@ -86,7 +86,7 @@ def joined(before: Mapping[str, str], now: Mapping[str, str]) -> dict[str, str]:
 
 
 def parts(version: str) -> list[str]:
-    """What `joined` put together."""
+    """What `both_versions` put together."""
     return version.split(" and ") if version else []
 
 

@@ -6,7 +6,8 @@ trap 'echo "$(date +%T) exit $?: done"' EXIT  # look.sh waits for this line
 file="$HOME/lease/code/studies/$1.toml"
 sweep() { python3 -m bilateral sweep "$file" "$@"; }
 
-for trial in $(sweep --plan | sed -n 's/^\([^ ]*\/seed[0-9]*\):.*/\1/p'); do
+trials=$(sweep --plan | sed -n 's/^\([^ ]*\/seed[0-9]*\):.*/\1/p')
+for trial in $trials; do
   echo "$(date +%T) $trial"
   sweep --trial "$trial" "${@:2}" --quiet >> log/study.log 2>&1 &
   sleep "${APART:-25}"  # the first compiles; what it leaves in the cache serves the others

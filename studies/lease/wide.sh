@@ -9,7 +9,7 @@ bilateral() { python3 -m bilateral "$@"; }
 told() { echo "$(date +%T) $*"; }
 trap 'told "exit $?: done"' EXIT  # look.sh waits for this line
 
-until [ -f log/warm.json ]; do sleep 1; done  # compiled by the first call
+for _ in $(seq 120); do [ -f log/warm.json ] || sleep 1; done  # compiled by the first call
 told "cifar10-wide $*"
 bilateral train cifar10-wide "$@" --quiet
 told "trained"

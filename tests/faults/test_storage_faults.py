@@ -19,7 +19,7 @@ from bilateral.cli import main
 from bilateral.errors import UserError
 from bilateral.models import build_model
 from bilateral.training.checkpoint import read_checkpoint
-from bilateral.weights import read_about, read_weights
+from bilateral.weights import read_about, read_weights, write_weights
 
 WORDS = [*TRAIN, "--quiet"]
 LONG = [*WORDS, "--epochs", "400", "--check-epochs", "0"]
@@ -245,7 +245,12 @@ def test_two_processes_on_one_folder(server, known, folder, ended):
     process = server.start(LONG, folder, folder.parent / "first.txt")
     while not (folder / RUN / "checkpoint.pt").exists():
         assert process.wait(0.01) is None
-    shutil.copy(known["evaluate"].base / RUN / "model.safetensors", folder / "other.safetensors")
+    path = known["evaluate"].base / RUN / "model.safetensors"
+    model, about = build_model("small-cnn", 10, 1, (8, 8)), read_about(path)
+    read_weights(path, model)
+    for said in ("run", "pictures"):  # weights of this run would not be there yet
+        del about[said]
+    write_weights(folder / "other.safetensors", model, about)
     (folder / RUN / "model.safetensors").symlink_to(folder / "other.safetensors")
     refused = {
         "evaluate": EVALUATE,

@@ -136,12 +136,12 @@ def test_what_is_not_the_recipes_stands_at_the_head(tmp_path):
     config["run"] = recipe_named("digits-r-mc-la").model_dump(mode="json")
     config["run"]["epochs"] += 1
     (folder / "config.json").write_text(json.dumps(config))
-    assert "otherwise than that recipe" not in render(gather([str(folder)])), "the head says epochs"
+    assert "differs from that recipe" not in render(gather([str(folder)])), "the head says epochs"
     config["run"] |= {"method": "undefended"}
     config["run"]["adversary"]["epsilon"] = 4 / 255
     (folder / "config.json").write_text(json.dumps(config))
     head = render(gather([str(folder)])).partition("</header>")[0]
-    said = re.sub(r"<[^>]+>", "", head.partition("otherwise than that recipe: ")[2])
+    said = re.sub(r"<[^>]+>", "", head.partition("differs from that recipe in: ")[2])
     assert said.split() == ["method", "undefended", "adversary.epsilon", "4/255"]
 
 

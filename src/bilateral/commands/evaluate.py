@@ -138,9 +138,9 @@ def evaluate_run(options: Options) -> Evaluation:
             processes,
             warnings,
         )
-    numbers = chosen_images(found.split, options.images, found.data).tolist()
-    if is_first_process() and (said := broken_before(result, found.folder, numbers)):
-        print_warning(said)
+    for message in result.warnings:
+        if is_first_process() and message not in warnings:
+            print_warning(message)
     return result
 
 
@@ -153,6 +153,7 @@ def replaced(
 ) -> list[str]:
     """What lies in the target's folder of another model or other images, and will be lost."""
     from bilateral.data.subsets import data_digest
+    from bilateral.evaluation.attack_files import measured
     from bilateral.weights import weights_digest
 
     now = (weights_digest(target.model), target.code_digest, data_digest(target.split))
@@ -168,29 +169,3 @@ def replaced(
             if path.exists() and measured(read_record(path, AttackFile)) != now:
                 said.append(f"{path} is of other weights, code or images and is replaced")
     return said
-
-
-def measured(one: Evaluation | AttackFile) -> tuple[str, str, str]:
-    """Which model and which images figures are of."""
-    return one.weights_digest, one.code_digest, one.data_digest
-
-
-def broken_before(result: Evaluation, folder: RunFolder, numbers: Sequence[int]) -> str:
-    """What attacks of earlier evaluations broke of the images that hold in this one."""
-    known = {}
-    for path in (folder.path / "attacks").glob(f"*@{result.epsilon_text.replace('/', '-')}.json"):
-        with suppress(UserError):
-            file = read_record(path, AttackFile)
-            if measured(file) == measured(result):
-                known[file.attack] = file.settled()
-    here = [known.get(name, {}) for name in result.attacks]
-    hold = {one for one in numbers if all(flags.get(one, True) for flags in here)}
-    by = {name: {one for one in hold if not flags.get(one, True)} for name, flags in known.items()}
-    names = sorted(name for name, broken in by.items() if broken)
-    if not names:
-        return ""
-    left = len(hold.difference(*by.values())) / len(numbers)
-    return (
-        f"{', '.join(names)} broke more of these images before: with what is known the worst case "
-        f"is {percent(left)} %, not {percent(result.worst_case_accuracy)} %"
-    )

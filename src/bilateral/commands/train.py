@@ -1,5 +1,6 @@
 """`bilateral train`: a recipe, or the run of a config.json, into a run folder."""
 
+import os
 import re
 import shlex
 import sys
@@ -162,7 +163,9 @@ def train_run(
     split = load_training(run)
     limit_threads(place, split.image_values)
     progress = TrainingProgress(quiet or not is_first_process())
-    if place.type == "cpu" and ":" not in run.model and not folder.weights.exists():
+    alone = place.type == "cpu" and "WORLD_SIZE" not in os.environ
+    begun = folder.checkpoint.exists() or folder.weights.exists()
+    if alone and not begun and ":" not in run.model:
         hours = least_seconds(run, split, place) / 3600
         if hours >= 1:
             progress.note(f"no GPU is used: on this CPU it takes at least {hours:,.0f} hours")

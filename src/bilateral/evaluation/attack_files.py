@@ -4,7 +4,7 @@ An attack's file holds a flag for every image by its number, so an interrupted e
 a larger one starts from what a smaller one found, and an ensemble from what its members did.
 """
 
-from collections.abc import Container, Iterator
+from collections.abc import Container, Iterator, Sequence
 from contextlib import suppress
 from pathlib import Path
 from typing import Any
@@ -16,8 +16,9 @@ from bilateral.attacks.settings import AttackSettings
 from bilateral.attacks.table import Members, attack_members
 from bilateral.errors import UserError
 from bilateral.reading import read_record
-from bilateral.results import AttackFile, EvaluationFile, MemberFlags
+from bilateral.results import AttackFile, Evaluation, EvaluationFile, MemberFlags
 from bilateral.runs import RunFolder
+from bilateral.tables import percent
 
 SAME = ("weights_digest", "code_digest", "data", "data_digest")
 """What must agree before flags are used again; the precision too where one was asked for."""
@@ -126,3 +127,29 @@ def _take_over(
             round(theirs.forwards * share),
             round(theirs.backwards * share),
         )
+
+
+def measured(one: Evaluation | AttackFile) -> tuple[str, str, str]:
+    """Which model and which images figures are of."""
+    return one.weights_digest, one.code_digest, one.data_digest
+
+
+def broken_before(result: Evaluation, folder: RunFolder, numbers: Sequence[int]) -> list[str]:
+    """What attacks of earlier evaluations broke of the images that hold in this one."""
+    known = {}
+    for path in (folder.path / "attacks").glob(f"*@{result.epsilon_text.replace('/', '-')}.json"):
+        with suppress(UserError):
+            file = read_record(path, AttackFile)
+            if measured(file) == measured(result):
+                known[file.attack] = file.settled()
+    here = [known.get(name, {}) for name in result.attacks]
+    hold = {one for one in numbers if all(flags.get(one, True) for flags in here)}
+    by = {name: {one for one in hold if not flags.get(one, True)} for name, flags in known.items()}
+    names = sorted(name for name, broken in by.items() if broken)
+    if not names:
+        return []
+    left = len(hold.difference(*by.values())) / len(numbers)
+    return [
+        f"{', '.join(names)} broke more of these images before: with what is known the worst case "
+        f"is {percent(left)} %, not {percent(result.worst_case_accuracy)} %"
+    ]

@@ -16,7 +16,7 @@ from bilateral.budgets import fraction_text
 from bilateral.data.device_images import DeviceImages
 from bilateral.data.subsets import chosen_images, data_digest
 from bilateral.errors import Interrupted
-from bilateral.evaluation.attack_files import AttackFiles, evaluations
+from bilateral.evaluation.attack_files import AttackFiles, broken_before, evaluations
 from bilateral.evaluation.gallery import Gallery
 from bilateral.evaluation.keeping import AdversarialImages
 from bilateral.evaluation.robustness import (
@@ -46,7 +46,7 @@ Shown = Callable[[str, int, int, float], None]
 """Progress: the attack, images done, images in all, robust accuracy so far."""
 
 PATIENCE_SECONDS = 20.0
-"""An attack on a batch may take minutes, and a scheduler that stops a job gives it half of one."""
+"""An attack on a batch may take minutes; Slurm gives a job that it stops half of one (KillWait)."""
 
 
 class Campaign:
@@ -307,7 +307,11 @@ def _record(
             name: summaries[name] for name in earlier.attacks | summaries if name in summaries
         }
     result = entry(summaries)
-    result.warnings = [*warnings, *uncounted(summaries, target.split.labels[numbers].tolist())]
+    result.warnings = [
+        *warnings,
+        *uncounted(summaries, target.split.labels[numbers].tolist()),
+        *broken_before(result, target.folder, numbers),
+    ]
     stored.put(result)
     if campaign.processes.first:
         write_json(target.folder.evaluation, stored.model_dump(by_alias=True))

@@ -90,9 +90,10 @@ def flags_of(folder: RunFolder, attack: str, epsilon_text: str) -> AttackFile:
     flags = read_record(path, AttackFile)
     now = said_of_weights(folder.trained.weights).get("weights_digest", flags.weights_digest)
     if flags.weights_digest != now:
+        data = f" --data {flags.data}" if folder.trained != folder else ""
         raise UserError(
             f"{path} is of other weights than {folder.trained.weights}: run bilateral evaluate "
-            f"{folder.trained.path} --attacks {flags.attack} --epsilon {epsilon_text} again"
+            f"{folder.trained.path}{data} --attacks {flags.attack} --epsilon {epsilon_text} again"
         )
     return flags
 

@@ -11,11 +11,15 @@ from bilateral.budgets import usual_budget
 from bilateral.config import Labels, Run, config_digest
 from bilateral.data.datasets import Split, load
 from bilateral.data.device_images import DeviceImages
-from bilateral.data.readers_folder import location, same_test_pictures, training_files
+from bilateral.data.readers_folder import (
+    has_test_set,
+    location,
+    same_test_pictures,
+    training_files,
+)
 from bilateral.errors import UserError
 from bilateral.evaluation.robustness import predictions
 from bilateral.models import build_model
-from bilateral.models.external import load_function
 from bilateral.models.own_code import source_digest
 from bilateral.runs import RunFolder, check_trained, no_model, safe_name
 from bilateral.runtime import place
@@ -76,9 +80,10 @@ def find_target(
         doubts: tuple[str, ...] = ()
         if location(chosen) == location(run.data.name):
             same_test_pictures(folder, run.data.name)
-            doubts = _trained_on_others(folder, run.data.name)
         else:
             results = folder.on(location(chosen))
+        if run.data.name.startswith("folder:"):
+            doubts = _trained_on_others(folder, chosen)
         if image_size is not None and image_size != run.image_size:
             results = folder.on(f"{location(chosen)} at {image_size}")
         return Target(
@@ -100,8 +105,6 @@ def find_target(
         raise UserError(f"no run folder at {name} (file.py:function names your own model)")
     if data is None:
         raise UserError(f"{name} needs --data: a data set's name or folder:PATH")
-    if not name.startswith("timm:"):
-        load_function(name)  # one that is not there is told of before data are asked for
     split = load(data, "test", image_size=image_size)
     height, width, channels = split.pixels.shape[1:]
     model = build_model(name, len(split.classes), channels, (height, width))
@@ -113,16 +116,15 @@ def find_target(
 
 
 def _trained_on_others(folder: RunFolder, data: str) -> tuple[str, ...]:
-    """That a folder's pictures for training are not those of the run, if it is so."""
+    """That the pictures which a folder has for training are not those of a run on a folder.
+
+    Where it brings its own for test, it does not matter which these are.
+    """
     kind, _, path = data.partition(":")
     before = read_about(folder.weights).get("pictures")
-    if kind != "folder" or not before:
+    if kind != "folder" or not before or has_test_set(Path(path)):
         return ()
-    try:
-        same = training_files(Path(path)) == before
-    except UserError:  # a folder that has pictures for test alone
-        return ()
-    if same:
+    if training_files(Path(path)) == before:
         return ()
     return (
         f"{data} has other pictures for training than when the model was trained (added, gone, "

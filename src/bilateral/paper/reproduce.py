@@ -48,10 +48,10 @@ from bilateral.runtime import commit, limit_threads, versions
 from bilateral.storage import write_json, writing_to
 from bilateral.training.progress import TrainingProgress
 from bilateral.training.trainer import train
+from bilateral.trials import both_versions
 
 WAIT_SECONDS = 60
 """For another process to write its row of a table: it takes a moment."""
-_AND = " and "
 Say = Callable[[str], None]
 Figures = dict[str, dict[str, Any]]
 """By `key_of` a column: `value` and the `images` it is of."""
@@ -166,7 +166,7 @@ class Reproduction:
             "paper": {} if self.choices.quick else printed(table, row),
             "train_seconds": mean(seconds),
             "train_seconds_by_seed": seconds if len(seconds) > 1 else [],
-            "train_device": _AND.join(dict.fromkeys(filter(None, trained_on))),
+            "train_device": " and ".join(dict.fromkeys(filter(None, trained_on))),
             "weights": [evaluations(folder).entries[-1].weights_digest for folder in folders],
             "config_digests": [config_digest(one) for one in runs],
             "version": bilateral.__version__,
@@ -326,9 +326,7 @@ def together(old: dict[str, Any], new: dict[str, Any]) -> dict[str, Any]:
     Devices and commits are those of both, the newest last.
     """
     row = {**old, **new}
-    for key in ("device", "commit"):
-        parts = [part for part in old.get(key, "").split(_AND) if part not in ("", new[key])]
-        row[key] = _AND.join([*parts, new[key]])
+    row |= both_versions(old, {key: new[key] for key in ("device", "commit")})
     for group in ("attacks", "other"):
         row[group] = old.get(group, {}) | new[group]
     if new["clean_accuracy"] is None:

@@ -6,6 +6,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
+from bilateral.errors import UserError
 from bilateral.report.reading import (
     Arrays,
     DamagedError,
@@ -18,7 +19,7 @@ from bilateral.report.reading import (
     rows,
     text,
 )
-from bilateral.runs import RunFolder, no_run, said_of_weights
+from bilateral.runs import RunFolder, changed_settings, no_run, run_said, said_of_weights
 
 SCHEMA = 3
 """The newest schema that this page was written for."""
@@ -213,13 +214,16 @@ def _attacks_apart(files: RunFiles) -> list[Gap]:
 
 def _trained_otherwise(files: RunFiles, said: dict[str, Any]) -> list[Gap]:
     """Weights say by which configuration they were trained: that is shown, whatever lies there."""
-    changed = [key for key in said if key in files.config and files.config[key] != said[key]]
+    try:
+        before, run = run_said(said, "weights"), run_said(files.config, "config.json")
+        changed = changed_settings(before, run) if said and files.config else []
+    except UserError:  # of another version, or damaged
+        changed = []
     if not changed:
         return []
-    files.config |= said
-    fields = ", ".join(changed)
-    problem = f"not what the weights were trained by ({fields}): theirs is shown"
-    return [Gap("config.json", problem)]
+    files.config = before.model_dump(mode="json")
+    fields = "; ".join(changed)
+    return [Gap("config.json", f"not what the weights were trained by ({fields}): theirs is shown")]
 
 
 def _leave_out_other_weights(

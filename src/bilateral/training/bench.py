@@ -165,7 +165,7 @@ def least_seconds(run: Run, split: Split, device: torch.device) -> float:
 
     Of little arithmetic nothing is measured: zero.
     """
-    images = len(split.labels)
+    images = len(split.labels) - run.data.held_out
     if run.data.images_per_class is not None:
         images = min(images, run.data.images_per_class * len(split.classes))
     operations = run.epochs * images * flops_per_image(run, split)

@@ -118,7 +118,7 @@ def same_run(path: Path, about: Mapping[str, Any], run: Run, split: Split) -> No
     check_trained(path, about, run)
     if about.get("pictures", split.files) != split.files:
         raise UserError(
-            f"{run.data.name} has other pictures for training than when {path} was begun (added, "
+            f"{run.data.name} has other pictures for training than those that {path} is of (added, "
             "gone, moved or renamed): train under another --name"
         )
 
