@@ -95,7 +95,7 @@ def test_an_evaluation_stops_within_its_patience_and_goes_on(
 
     def shown(attack: str, count: int, of: int, accuracy: float) -> None:
         done.append(count)
-        if count == 20:
+        if len(done) == 2:  # not when it goes on
             (tmp_path / "slow").touch()
             threading.Timer(0.3, os.kill, (os.getpid(), signal.SIGTERM)).start()
 
