@@ -361,8 +361,7 @@ def test_a_saved_run_goes_on_as_if_never_stopped(digits, trained, tmp_path, monk
 
     class Stop(StopRequest):
         def __init__(self):
-            super().__init__()
-            self.trainer = None
+            self.trainer, self.patience = None, None
 
         @property
         def number(self):
