@@ -252,6 +252,21 @@ def test_the_reading_shows_the_closest_comparison_and_what_was_trained():
     assert failing.reading.startswith("0 of 2 comparisons, the worst pgd: third 20, one 50")
 
 
+def test_figures_of_different_numbers_of_images_say_so():
+    """A comparison of a thousand images with ten thousand is coarser than it looks."""
+    one, other = row("one", pgd=0.5), row("other", pgd=0.481)
+    compared = Check((above(ONE, OTHER),))
+    one["attacks"]["pgd"]["images"], other["attacks"]["pgd"]["images"] = 10_000, 1000
+    finding = compared({"t": [one, other]})
+    assert finding.reading.startswith("pgd: one 50 (n = 10,000), other 48.1 (n = 1,000) (wrn-28-10")
+    other["attacks"]["pgd"]["images"] = 10_000
+    assert compared({"t": [one, other]}).reading.startswith("pgd: one 50, other 48.1 (wrn")
+    one["clean_images"], one["clean_accuracy"] = 500, 0.6
+    leak = Check((above(Cell("t", "one", "clean"), ONE),))
+    said = leak({"t": [one]}).reading
+    assert said.startswith("one: clean 60 (n = 500), pgd 50 (n = 10,000) (wrn")
+
+
 def test_of_several_schedules_the_longest_counts():
     results = {"t": [row("one", 100, pgd=0.5), row("one", 30, pgd=0.1)]}
     assert Check((under(ONE, 20),))(results).holds is False

@@ -23,6 +23,15 @@ def cell_of(row: MeasuredRow, column: str) -> float | None:
     return None if value is None else float(value)
 
 
+def images_of(row: MeasuredRow, column: str) -> int | None:
+    """Of how many images a figure is; none if nobody says."""
+    if column == "clean":
+        images = row.get("clean_images") or row.get("test_images")
+    else:
+        images = (row["attacks"].get(column) or row.get("other", {}).get(column, {})).get("images")
+    return None if images is None else int(images)
+
+
 @dataclass(frozen=True)
 class Finding:
     """Whether a claim holds (none: a cell it needs was not measured), and the figures behind it."""
@@ -98,15 +107,24 @@ class Comparison:
             values = [cell.value(results, column) for cell, column in pairs]
             known = [value for value in values if value is not None]
             if len(known) == len(values):
-                return self.margin(*known), self._words(columns, known)
+                return self.margin(*known), self._words(results, columns, known)
         return None
 
-    def _words(self, columns: Sequence[str], values: Sequence[float]) -> str:
+    def _words(self, results: Results, columns: Sequence[str], values: Sequence[float]) -> str:
+        counts = []
+        for cell, column in zip(self.cells, columns, strict=True):
+            row = cell.measured_row(results)
+            counts.append(None if row is None else images_of(row, column))
+        differ = len({count for count in counts if count is not None}) > 1
+        figures = [
+            f"{value:.3g} (n = {count:,})" if differ and count is not None else f"{value:.3g}"
+            for value, count in zip(values, counts, strict=True)
+        ]
         if len(set(columns)) == 1:
-            figures = [f"{c.row} {v:.3g}" for c, v in zip(self.cells, values, strict=True)]
-            return f"{columns[0]}: {', '.join(figures)}"
-        figures = [f"{name} {value:.3g}" for name, value in zip(columns, values, strict=True)]
-        return f"{self.cells[0].row}: {', '.join(figures)}"
+            named = [f"{cell.row} {figure}" for cell, figure in zip(self.cells, figures, strict=True)]
+            return f"{columns[0]}: {', '.join(named)}"
+        named = [f"{name} {figure}" for name, figure in zip(columns, figures, strict=True)]
+        return f"{self.cells[0].row}: {', '.join(named)}"
 
 
 @dataclass(frozen=True)
