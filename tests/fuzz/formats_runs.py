@@ -55,9 +55,18 @@ def _split() -> Split:
 @cache
 def _target(folder: Path) -> Target:
     """A run folder of an untrained network, evaluated on a few digits."""
-    run = RunFolder(folder / "run")
+    return _evaluated(RunFolder(folder / "run"), seed=0)
+
+
+@cache
+def _beside(folder: Path) -> RunFolder:
+    """Another, whose files stay whole."""
+    return _evaluated(RunFolder(folder / "beside"), seed=1).folder
+
+
+def _evaluated(run: RunFolder, seed: int) -> Target:
     run.prepare(RUN, {"device": "cpu"})
-    torch.manual_seed(0)
+    torch.manual_seed(seed)
     about = {"classes": list("0123456789"), "channels": 1, "image_size": [8, 8]}
     model = build_model("small-cnn", 10, 1)
     write_weights(run.weights, model, about)
@@ -88,7 +97,7 @@ ATTACK = "attacks/fgsm@40-255.json"
 
 def _attack(content: bytes, folder: Path) -> None:
     run = _replace(folder, ATTACK, content)
-    found = compare([str(run.path)], "fgsm", "40/255")
+    found = compare([str(run.path), str(_beside(folder).path)], "fgsm", "40/255")
     assert all(0 <= line.accuracy <= 1 for line in found.runs)
     campaign = Campaign(_target(folder), EPSILON, 20, CPU)
     file = campaign.files.known("fgsm", campaign.numbers, any_precision=True)

@@ -121,10 +121,11 @@ class Comparison:
             for value, count in zip(values, counts, strict=True)
         ]
         if len(set(columns)) == 1:
-            named = [f"{cell.row} {figure}" for cell, figure in zip(self.cells, figures, strict=True)]
-            return f"{columns[0]}: {', '.join(named)}"
-        named = [f"{name} {figure}" for name, figure in zip(columns, figures, strict=True)]
-        return f"{self.cells[0].row}: {', '.join(named)}"
+            head, names = columns[0], [cell.row for cell in self.cells]
+        else:
+            head, names = self.cells[0].row, list(columns)
+        named = [f"{name} {figure}" for name, figure in zip(names, figures, strict=True)]
+        return f"{head}: {', '.join(named)}"
 
 
 @dataclass(frozen=True)
