@@ -67,7 +67,7 @@ def test_a_cpu_that_has_bfloat16_trains_in_it(tmp_path, monkeypatch, side, chann
     folder = RunFolder(tmp_path / "seed0")
     folder.prepare(RUN, {})
     trainer = Trainer(RUN, folder, split, CPU, QUIET, machine)
-    conv = next(one for one in trainer.model.modules() if isinstance(one, torch.nn.Conv2d))
+    conv = next(one for one in trainer.learner.model.modules() if isinstance(one, torch.nn.Conv2d))
 
     def seen(module, _, output):
         kinds.add(output.dtype)
@@ -78,7 +78,7 @@ def test_a_cpu_that_has_bfloat16_trains_in_it(tmp_path, monkeypatch, side, chann
     bfloat16, last = expected
     assert kinds == {torch.bfloat16 if bfloat16 else torch.float32}
     assert orders == {last}
-    weights = trainer.final_model.state_dict().values()
+    weights = trainer.learner.final_model.state_dict().values()
     assert all(tensor.dtype != torch.bfloat16 for tensor in weights)
 
 

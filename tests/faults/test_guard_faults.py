@@ -13,7 +13,8 @@ from bilateral.data.datasets import load
 from bilateral.paper.recipes import recipe_named
 from bilateral.runs import RunFolder
 from bilateral.training.progress import TrainingProgress
-from bilateral.training.trainer import Trainer, train
+from bilateral.training.trainer import train
+from bilateral.training.watch import Watch
 
 QUIET = TrainingProgress(quiet=True)
 RUN = recipe_named("digits-r-mc-la").with_fields(
@@ -50,11 +51,11 @@ def test_a_collapse_is_told_and_acted_upon_once(guard, tmp_path, monkeypatch, re
     digits, device = load("digits", "train"), torch.device("cpu")
     run = RUN.with_fields(guard=guard, averaging=0.9)
 
-    def collapsed(trainer, *readings):
-        now = trainer.step == 2 * trainer.batches.steps and trainer.recovery.count == 0
+    def collapsed(watch, readings):
+        now = watch.learner.step == 4 and watch.recovery.count == 0  # two epochs of 130 images
         return readings[-1] if now else None
 
-    monkeypatch.setattr(Trainer, "_first_collapsed", collapsed)
+    monkeypatch.setattr(Watch, "first_collapsed", collapsed)
     whole, flushes = RunFolder(tmp_path / "whole"), NoRoom(10**6)
     monkeypatch.setattr(storage.os, "fsync", flushes)
     train(run, whole, digits, device, QUIET)

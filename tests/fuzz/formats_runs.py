@@ -197,7 +197,9 @@ def _restore(content: bytes, folder: Path) -> None:
     trainer._restore()
     assert 0 <= trainer.step <= trainer.total_steps
     assert math.isfinite(trainer.logbook.seconds + sum(trainer.engine.sums()))
-    total = sum(float(value.double().sum()) for value in trainer.model.state_dict().values())
+    total = sum(
+        float(value.double().sum()) for value in trainer.learner.model.state_dict().values()
+    )
     assert isinstance(total, float)
 
 

@@ -18,6 +18,7 @@ from bilateral.training.guard import Best, Reading
 from bilateral.training.preparation import guard_images
 from bilateral.training.progress import TrainingProgress
 from bilateral.training.trainer import Trainer, train
+from bilateral.training.watch import Watch
 from bilateral.weights import read_weights
 
 CPU = torch.device("cpu")
@@ -42,21 +43,21 @@ def reading(pgd10, images=100):
     return Reading(images, 0.9, 0.7, pgd10, training_attack=0.7, alignment=0.5)
 
 
-def passed_through(patch, shares=SHARES):
-    """Readings as given, and a list of the final model's weights at each of them."""
+def passed_through(patch, shares=SHARES, steps=1):
+    """Readings as given, an epoch of `steps` each; a list of the final model's weights at each."""
     seen = []
 
-    def read_guard(trainer, model):
-        if model is trainer.final_model:
+    def read(watch, model, _):
+        if model is watch.learner.final_model:
             seen.append({name: kept.clone() for name, kept in model.state_dict().items()})
-        return reading(shares[trainer.step // trainer.batches.steps - 1])
+        return reading(shares[watch.learner.step // steps - 1])
 
-    patch.setattr(Trainer, "read_guard", read_guard)
+    patch.setattr(Watch, "read", read)
     return seen
 
 
 def weights_of(run, folder, digits):
-    model = Trainer(run, folder, digits, CPU, QUIET).model
+    model = Trainer(run, folder, digits, CPU, QUIET).learner.model
     read_weights(folder.weights, model)
     return model.state_dict()
 
@@ -122,7 +123,7 @@ def test_of_equals_the_later_and_never_a_worse_one():
 @pytest.mark.parametrize(("held_out", "read"), [(100, 50), (700, 350)])
 def test_half_of_the_held_out_images_are_read(digits, tmp_path, held_out, read):
     run = RUN.with_fields(data=Data(name="digits", augment="none", held_out=held_out))
-    assert len(Trainer(run, RunFolder(tmp_path), digits, CPU, QUIET)._guarded[1]) == read
+    assert len(Trainer(run, RunFolder(tmp_path), digits, CPU, QUIET).watch.images[1]) == read
 
 
 def test_and_a_thousand_at_the_most():
@@ -142,7 +143,7 @@ def test_what_it_needs():
 
 @pytest.mark.parametrize(("averaging", "weights"), [(None, "those"), (0.9, "averaged ones")])
 def test_which_were_kept_is_said(tmp_path, capsys, monkeypatch, averaging, weights):
-    passed_through(monkeypatch)
+    passed_through(monkeypatch, steps=(1437 - 200) // RUN.optimiser.batch_size)
     words = ["--epochs", "4", "--keep", "best", "--data.held-out", "200", "--check-epochs", "1"]
     words += ["--averaging", str(averaging)] if averaging else []
     assert main(["train", "digits-r-mc-la", *words, "--out", str(tmp_path)]) == 0

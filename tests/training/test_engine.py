@@ -119,7 +119,7 @@ def same_losses(split, run, fast_machine, tmp_path, device=CPU):
     np.testing.assert_allclose(fast, plain, rtol=2e-3)
     assert min(plain) < plain[0] - 0.05
     for own, theirs in zip(
-        one.final_model.parameters(), other.final_model.parameters(), strict=True
+        one.learner.final_model.parameters(), other.learner.final_model.parameters(), strict=True
     ):
         torch.testing.assert_close(own, theirs, atol=5e-3, rtol=0)
     return other.engine
@@ -150,7 +150,7 @@ def test_half_of_the_label_is_what_the_average_believes_before_the_step(split, t
     seen, add_gradients = [], trainer.engine._add_gradients
 
     def kept(perturbed, images, labels):
-        believed = copy.deepcopy(trainer.averaged.model)(images).softmax(1)
+        believed = copy.deepcopy(trainer.learner.averaged.model)(images).softmax(1)
         seen.append((perturbed.soft_labels, believed, labels))
         return add_gradients(perturbed, images, labels)
 
@@ -330,7 +330,7 @@ def test_an_interrupted_epochs_sums_go_on_in_one_process(split, tmp_path, rank, 
 def test_a_step_trains_the_model_and_then_the_average(split, tmp_path):
     """In train mode whatever the mode was; the average follows what the step has made."""
     trainer = Trainer(TINY, RunFolder(tmp_path / "run"), split, CPU, QUIET, PLAIN)
-    model, average = trainer.model.eval(), trainer.engine.averaged
+    model, average = trainer.learner.model.eval(), trainer.engine.averaged
     before = copy.deepcopy(model.state_dict())
     trainer.take(next(trainer.batches.epoch(0)), 0)
     assert all(module.training for module in model.modules())

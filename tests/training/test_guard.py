@@ -33,6 +33,7 @@ from bilateral.training.guard import (
 )
 from bilateral.training.progress import TrainingProgress
 from bilateral.training.trainer import Trainer, train
+from bilateral.training.watch import Watch
 
 CPU = torch.device("cpu")
 RESULTS = Path(__file__).parents[2] / "results"
@@ -393,7 +394,7 @@ def test_stopping_leaves_the_last_good_model(digits, trained, tmp_path):
     good = next(record for record in reversed(log) if not record["guard"].get("collapsed"))
     _, model = trained_model(folder, CPU)
     trainer = Trainer(COLLAPSING, RunFolder(tmp_path / "other"), digits, CPU, QUIET)
-    found = read(model, *trainer._guarded, COLLAPSING, bfloat16=False)
+    found = read(model, *trainer.watch.images, COLLAPSING, bfloat16=False)
     assert found.check == good["check"]
     assert not train(COLLAPSING.with_fields(guard="stop"), folder, digits, CPU, QUIET), "finished"
 
@@ -416,9 +417,9 @@ def test_a_leap_within_an_epoch_is_looked_into(digits, tmp_path, monkeypatch):
     read_at = []
     monkeypatch.setattr(Recovery, "leaps", lambda *_: True)
     monkeypatch.setattr(Reading, "collapsed", lambda self, best: True)
-    plain = Trainer.read_guard
+    plain = Watch.read
     monkeypatch.setattr(
-        Trainer, "read_guard", lambda self, one: (read_at.append(self.step), plain(self, one))[1]
+        Watch, "read", lambda self, *one: (read_at.append(self.learner.step), plain(self, *one))[1]
     )
     run = COLLAPSING.with_fields(guard="stop", epochs=4, check_epochs=4)
     with pytest.raises(TrainingError, match="back to epoch 0"):
@@ -433,17 +434,17 @@ def risen(patch, collapses=()):
     """
     read_at = []
 
-    def read_guard(self, model):
-        read_at.append(self.step)
-        falls = dict(enumerate(collapses)).get(self.recovery.count) == self.step
-        falls = falls and model is self.model
+    def read(self, model, _):
+        read_at.append(self.learner.step)
+        falls = dict(enumerate(collapses)).get(self.recovery.count) == self.learner.step
+        falls = falls and model is self.learner.model
         return reading(0.9, 0.0) if falls else reading(0.6, 0.55, alignment=0.95)
 
     def rising(self, *words):
         return {**plain(self, *words), "adversarial_accuracy": 0.03 * self.step}
 
     plain = Trainer._record
-    patch.setattr(Trainer, "read_guard", read_guard)
+    patch.setattr(Watch, "read", read)
     patch.setattr(Trainer, "_record", rising)
     return read_at
 
@@ -451,7 +452,7 @@ def risen(patch, collapses=()):
 def test_what_another_process_finds_collapsed_counts_for_none(digits, tmp_path, monkeypatch):
     """Its reading may differ by an image, and all must go on from the same."""
     good = reading(0.6, 0.55, alignment=0.95)
-    monkeypatch.setattr(Trainer, "read_guard", lambda *_: good)
+    monkeypatch.setattr(Watch, "read", lambda *_: good)
     folder = RunFolder(tmp_path / "seed0")
     folder.prepare(COLLAPSING, {})
     trainer = Trainer(COLLAPSING, folder, digits, CPU, QUIET)
@@ -459,11 +460,11 @@ def test_what_another_process_finds_collapsed_counts_for_none(digits, tmp_path, 
     for batch in trainer.batches.epoch(0):
         trainer.take(batch, 0)
     assert trainer._end_epoch(0, 0.0, 0), "a guard that watches goes on"
-    left = trainer.recovery
+    left = trainer.watch.recovery
     assert (left.best, left.excess, left.alignment) == (0, 0, 0.0) and left.told
     monkeypatch.setattr(Processes, "largest", lambda _, *values: list(values))
     assert trainer._end_epoch(0, 0.0, 0)
-    left = trainer.recovery
+    left = trainer.watch.recovery
     assert (left.best, left.excess, left.alignment) == (138, 12, 0.95)
 
 
@@ -491,19 +492,20 @@ def test_it_goes_back_to_a_reading_that_was_due_and_to_its_level(digits, tmp_pat
 def test_nothing_is_measured_by_a_reading_that_a_leap_brought(digits, tmp_path, monkeypatch):
     """It is better than all others, and undone: neither the best weights nor a bar for the rest."""
     read_at = risen(monkeypatch, collapses=(16,))
-    plain = Trainer.read_guard
+    plain = Watch.read
 
-    def read_guard(self, model):
-        found = plain(self, model)
-        return reading(0.8, 0.75, alignment=0.99) if self.step == 12 else found
+    def read(self, *words):
+        found = plain(self, *words)
+        return reading(0.8, 0.75, alignment=0.99) if self.learner.step == 12 else found
 
-    monkeypatch.setattr(Trainer, "read_guard", read_guard)
+    monkeypatch.setattr(Watch, "read", read)
     kept = {}
     end = Trainer._end_epoch
 
     def ended(self, epoch, *words):
-        if (epoch, self.recovery.count) == (1, 0):
-            kept.update({name: one.clone() for name, one in self.model.state_dict().items()})
+        if (epoch, self.watch.recovery.count) == (1, 0):
+            state = self.learner.model.state_dict()
+            kept.update({name: one.clone() for name, one in state.items()})
         return end(self, epoch, *words)
 
     monkeypatch.setattr(Trainer, "_end_epoch", ended)
@@ -573,14 +575,14 @@ def test_held_out_images_are_never_trained_on(digits, tmp_path):
     data = Data(name="digits", augment="none", held_out=100)
     run = COLLAPSING.with_fields(data=data, epochs=1)
     trainer = Trainer(run, RunFolder(tmp_path), digits, CPU, QUIET)
-    images, labels, _ = trainer._guarded
+    images, labels, _ = trainer.watch.images
     assert len(trainer.split.labels) == len(digits.labels) - 100
     assert len(labels) == 100 and labels.bincount().tolist() == [10] * 10
     kept = {pixels.tobytes() for pixels in trainer.split.pixels}
     shown = [(255 * image).round().to(torch.uint8).numpy().tobytes() for image in images]
     assert not kept & set(shown)
     without = Trainer(COLLAPSING, RunFolder(tmp_path), digits, CPU, QUIET)
-    assert len(without._guarded[1]) == 250
+    assert len(without.watch.images[1]) == 250
     everything = data.with_fields(held_out=1437)
     with pytest.raises(UserError, match=r"--data.held-out 1437 .*: there are 1437 images"):
         Trainer(run.with_fields(data=everything), RunFolder(tmp_path), digits, CPU, QUIET)
@@ -588,7 +590,7 @@ def test_held_out_images_are_never_trained_on(digits, tmp_path):
 
 @pytest.mark.parametrize("check_epochs", [1, 2])
 def test_a_watched_collapse_is_told_once(digits, tmp_path, monkeypatch, check_epochs):
-    monkeypatch.setattr(Trainer, "read_guard", lambda *_: reading(0.9, 0.0))
+    monkeypatch.setattr(Watch, "read", lambda *_: reading(0.9, 0.0))
     run = COLLAPSING.with_fields(
         epochs=6, check_epochs=check_epochs, data=Data(name="digits", images_per_class=13)
     )
@@ -601,7 +603,7 @@ def test_a_watched_collapse_is_told_once(digits, tmp_path, monkeypatch, check_ep
 
 def test_untrained_weights_are_no_model(digits, tmp_path, monkeypatch):
     """No reading before the collapse was good: there is nothing to go back to."""
-    monkeypatch.setattr(Trainer, "read_guard", lambda *_: reading(0.9, 0.0))
+    monkeypatch.setattr(Watch, "read", lambda *_: reading(0.9, 0.0))
     run = COLLAPSING.with_fields(
         epochs=2, guard="stop", data=Data(name="digits", images_per_class=13)
     )

@@ -135,7 +135,7 @@ def test_an_attack_starts_where_the_last_one_on_its_pixels_ended(
     """Each start and end of three epochs against a slow record of every picture's own frame."""
     run = still(augment, **fields)
     trainer = Trainer(run, RunFolder(tmp_path / "run"), split, CPU, QUIET)
-    weight = trainer.model[1].weight.detach()
+    weight = trainer.learner.model[1].weight.detach()
     towards = (weight[1] - weight[0]).sign().view(3, 8, 8)
     adversary, width = run.adversary, EPSILON * run.adversary.start_width
     record = torch.full((48, 3, 8, 8), torch.nan)
@@ -167,8 +167,8 @@ def test_an_attack_starts_where_the_last_one_on_its_pixels_ended(
         record[number] = (record[number] * 127 / width).round() * width / 127
     settled = record[~record.isnan()].abs()
     assert settled.max() <= width + 1e-6
-    whole = trainer.priors.kept * width / 127
-    whole[trainer.priors.kept == -128] = torch.nan
+    whole = trainer.learner.priors.kept * width / 127
+    whole[trainer.learner.priors.kept == -128] = torch.nan
     torch.testing.assert_close(whole, record, atol=2 * tolerance, rtol=0, equal_nan=True)
 
 
@@ -193,7 +193,7 @@ def test_a_mixed_image_starts_where_the_attacks_on_both_ended(split, still, tmp_
     machine = Machine(accumulate=parts)
     trainer = Trainer(run, RunFolder(tmp_path / "run"), split, CPU, QUIET, machine)
     names = torch.arange(48, dtype=torch.int8)
-    trainer.priors.kept.copy_(names.view(48, 1, 1, 1).expand(48, 3, 8, 8))
+    trainer.learner.priors.kept.copy_(names.view(48, 1, 1, 1).expand(48, 3, 8, 8))
     found = attacked(trainer, 1)
     numbers = torch.tensor([row[1] for row in found])
     image, start, end = (torch.stack([row[place] for row in found]) for place in (2, 3, 4))
@@ -203,7 +203,7 @@ def test_a_mixed_image_starts_where_the_attacks_on_both_ended(split, still, tmp_
     unit = EPSILON / 127
     inside = ((image > EPSILON) & (image < 1 - EPSILON)).all(1)  # else the pixel range cuts
     torch.testing.assert_close((start - image)[:, 0][inside], (shown * unit)[inside])
-    kept = trainer.priors.kept[numbers]
+    kept = trainer.learner.priors.kept[numbers]
     torch.testing.assert_close(
         kept[:, 0][boxes], names[numbers][:, None, None].expand(48, 8, 8)[boxes]
     )
@@ -291,14 +291,16 @@ def test_the_guard_goes_back_to_the_priors_of_the_good_epoch(tmp_path):
     trainer = Trainer(TINY, RunFolder(tmp_path), digits(), CPU, QUIET)
     stream = trainer.batches.epoch(0)
     trainer.take(next(stream), 0)
-    good, address = copy.deepcopy(trainer._state()), trainer.priors.kept.data_ptr()
+    good, address = copy.deepcopy(trainer.learner.state()), trainer.learner.priors.kept.data_ptr()
     trainer.take(next(stream), 0)
-    assert not torch.equal(trainer.priors.kept, good["priors"])
-    trainer._take_state(good)
-    assert torch.equal(trainer.priors.kept, good["priors"])
-    assert trainer.priors.kept.data_ptr() == address, "a captured graph writes there"
+    assert not torch.equal(trainer.learner.priors.kept, good["priors"])
+    trainer.learner.go_on(good)
+    assert torch.equal(trainer.learner.priors.kept, good["priors"])
+    assert trainer.learner.priors.kept.data_ptr() == address, "a captured graph writes there"
     trainer.take(next(stream), 0)
-    assert not torch.equal(trainer.priors.kept, good["priors"]), "and leaves the good state alone"
+    assert not torch.equal(trainer.learner.priors.kept, good["priors"]), (
+        "and leaves the good state alone"
+    )
 
 
 @pytest.mark.parametrize("damage", ["shape", "kind", "none"])
@@ -306,8 +308,8 @@ def test_a_checkpoint_with_other_priors_is_refused(tmp_path, damage):
     folder = RunFolder(tmp_path / "run")
     trainer = Trainer(TINY, folder, digits(), CPU, QUIET)
     folder.prepare(TINY, {})
-    kept = trainer.priors.kept
-    trainer.priors.kept = {"shape": kept[:1], "kind": kept.float(), "none": None}[damage]
+    kept = trainer.learner.priors.kept
+    trainer.learner.priors.kept = {"shape": kept[:1], "kind": kept.float(), "none": None}[damage]
     trainer._save()
     with pytest.raises(UserError, match="does not fit the model any more"):
         train(TINY, folder, digits(), CPU, QUIET)
@@ -319,7 +321,7 @@ def test_a_batch_in_parts_keeps_the_same_priors(split, still, tmp_path):
         machine = Machine(accumulate=parts)
         trainer = Trainer(still(), RunFolder(tmp_path / "run"), split, CPU, QUIET, machine)
         attacked(trainer, 2)
-        kept.append(trainer.priors.kept)
+        kept.append(trainer.learner.priors.kept)
     assert torch.equal(*kept)
 
 

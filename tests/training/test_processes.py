@@ -161,6 +161,7 @@ from bilateral.machine import Machine
 from bilateral.data.batches import Batch
 from bilateral.processes import joined
 from bilateral.training.engine import Engine, Speed
+from bilateral.training.learner import Learner
 from bilateral.training.optimiser import build_optimiser
 from torch import nn
 
@@ -180,7 +181,8 @@ with joined(cpu) as processes:
               data={"augment": "none"})
     optimiser = build_optimiser(model, run.optimiser, fused=False)
     speed = Speed.on(Machine(), cpu, processes)
-    engine = Engine(model, run, optimiser, None, cpu, False, speed, 4, 1, processes)
+    engine = Engine(Learner(model, optimiser), run, cpu, False, speed, image_size=4, classes=3,
+                    processes=processes)
     pixels = torch.full((8, 1, 4, 4), 255 * processes.rank, dtype=torch.uint8)
     numbers = torch.arange(8) * 2 + processes.rank
     engine.take(Batch(pixels, torch.zeros(8, dtype=torch.int64), numbers), 0, 0, 1, 0.0)

@@ -85,11 +85,11 @@ def test_averaged_weights_are_the_final_ones(digits, tmp_path):
     trainer = Trainer(TINY, folder, digits, CPU, QUIET)
     folder.prepare(TINY, {})
     trainer.fit()
-    saved = Trainer(TINY, folder, digits, CPU, QUIET).model
+    saved = Trainer(TINY, folder, digits, CPU, QUIET).learner.model
     read_weights(folder.weights, saved)
-    averaged = trainer.averaged.model.state_dict()
+    averaged = trainer.learner.averaged.model.state_dict()
     assert all(torch.equal(value, averaged[key]) for key, value in saved.state_dict().items())
-    assert not torch.equal(saved.head.weight, trainer.model.head.weight)
+    assert not torch.equal(saved.head.weight, trainer.learner.model.head.weight)
 
 
 def test_another_configuration_is_refused_with_the_fields(digits, tmp_path):
@@ -112,7 +112,7 @@ def test_a_loss_that_is_not_finite_stops_the_run(digits, tmp_path):
         calls.append(1)
         if len(calls) == 8:
             with torch.no_grad():
-                trainer.model.head.weight.fill_(float("nan"))
+                trainer.learner.model.head.weight.fill_(float("nan"))
         step(*arguments)
 
     trainer.take = poisoned
@@ -265,13 +265,13 @@ def test_weights_to_start_from(digits, tmp_path):
     trainer = Trainer(run, RunFolder(tmp_path / "second"), digits, CPU, QUIET)
     other = Trainer(TINY, RunFolder(tmp_path / "third"), digits, CPU, QUIET)
     read_weights(first.weights, other.model)
-    assert torch.equal(trainer.model.head.weight, other.model.head.weight)
+    assert torch.equal(trainer.learner.model.head.weight, other.learner.model.head.weight)
     with pytest.raises(UserError, match="does not fit the model"):
         Trainer(run.with_fields(model="wrn-10-1"), new, digits, CPU, QUIET)
     renamed = tmp_path / "theirs.bin"
     renamed.write_bytes(first.weights.read_bytes())
     same = Trainer(run.with_fields(weights=str(renamed)), new, digits, CPU, QUIET)
-    assert torch.equal(same.model.head.weight, other.model.head.weight), "whatever its name"
+    assert torch.equal(same.model.head.weight, other.learner.model.head.weight), "whatever its name"
     with pytest.raises(UserError, match="no weights at"):
         Trainer(run.with_fields(weights="nowhere.safetensors"), new, digits, CPU, QUIET)
 

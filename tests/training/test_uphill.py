@@ -108,8 +108,8 @@ def test_a_step_descends_by_the_gradient_found_uphill(tmp_path):
 
     def kept(*arguments):
         result = step_gradients(*arguments)
-        weights = [value.detach().clone() for value in trainer.model.parameters()]
-        seen.append((weights, [value.grad.clone() for value in trainer.model.parameters()]))
+        weights = [value.detach().clone() for value in trainer.learner.model.parameters()]
+        seen.append((weights, [value.grad.clone() for value in trainer.learner.model.parameters()]))
         return result
 
     trainer.engine._add_gradients = kept
@@ -119,7 +119,7 @@ def test_a_step_descends_by_the_gradient_found_uphill(tmp_path):
         shift = 0.01 * weight.norm() / slope.norm() * slope if weight.dim() > 1 else 0
         torch.testing.assert_close(there, weight + shift)
     rate, decay = TINY.optimiser.learning_rate, TINY.optimiser.weight_decay
-    for weight, slope, now in zip(start, second, trainer.model.parameters(), strict=True):
+    for weight, slope, now in zip(start, second, trainer.learner.model.parameters(), strict=True):
         expected = weight - rate * (slope + (decay * weight if weight.dim() > 1 else 0))
         torch.testing.assert_close(now.detach(), expected, rtol=1e-4, atol=1e-6)
 
@@ -132,16 +132,18 @@ def test_along_the_momentum_one_gradient_is_taken_past_where_the_last_step_led(t
     step_gradients = trainer.engine._add_gradients
 
     def kept(*arguments):
-        seen.append([value.detach().clone() for value in trainer.model.parameters()])
+        seen.append([value.detach().clone() for value in trainer.learner.model.parameters()])
         return step_gradients(*arguments)
 
     trainer.engine._add_gradients = kept
     batches = iter(trainer.batches.epoch(0, 0))
     starts = []
     for _ in range(2):
-        starts.append([value.detach().clone() for value in trainer.model.parameters()])
-        ways = last_steps(trainer.model, trainer.optimiser)
-        slopes = [ways[value].clone() for value in trainer.model.parameters() if value in ways]
+        starts.append([value.detach().clone() for value in trainer.learner.model.parameters()])
+        ways = last_steps(trainer.learner.model, trainer.learner.optimiser)
+        slopes = [
+            ways[value].clone() for value in trainer.learner.model.parameters() if value in ways
+        ]
         trainer.take(next(batches), 0)
     assert len(seen) == 2, "one update a step"
     for weight, there in zip(starts[0], seen[0], strict=True):

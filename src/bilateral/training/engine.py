@@ -9,7 +9,7 @@ from dataclasses import dataclass
 from typing import Any, NamedTuple
 
 import torch
-from torch import Tensor, nn
+from torch import Tensor
 from torch.nn.parallel import DistributedDataParallel
 from torch.utils._triton import has_triton
 
@@ -21,8 +21,7 @@ from bilateral.machine import Machine, Switch
 from bilateral.processes import Processes
 from bilateral.randomness import image_keys, purpose_key
 from bilateral.runtime import autocast, compiled
-from bilateral.training.averaging import AveragedWeights
-from bilateral.training.priors import Priors
+from bilateral.training.learner import Learner
 from bilateral.training.step import (
     Perturbed,
     StepLoss,
@@ -93,23 +92,21 @@ class Engine:
 
     def __init__(
         self,
-        model: nn.Module,
+        learner: Learner,
         run: Run,
-        optimiser: torch.optim.Optimizer,
-        averaged: AveragedWeights | None,
         device: torch.device,
         bfloat16: bool,
         speed: Speed,
+        *,
         image_size: int,
+        classes: int,
         accumulate: int = 1,
         processes: Processes | None = None,
-        priors: Priors | None = None,
-        classes: int = 0,
     ) -> None:
-        self.priors, self.classes = priors, classes
-        self.model, self.run, self.optimiser, self.averaged = model, run, optimiser, averaged
-        self.device, self.bfloat16, self.speed = device, bfloat16, speed
-        self.image_size = image_size
+        self.model, self.optimiser = learner.model, learner.optimiser
+        self.averaged, self.priors = learner.averaged, learner.priors
+        self.run, self.device, self.bfloat16, self.speed = run, device, bfloat16, speed
+        self.image_size, self.classes = image_size, classes
         self.accumulate, self.processes = accumulate, processes or Processes()
         if climbs(run) and accumulate > 1:
             raise UserError(
@@ -126,15 +123,17 @@ class Engine:
         self._pull = torch.zeros((), device=device)
         self._graph: torch.cuda.CUDAGraph | None = None
         self._batch: Batch | None = None
-        self._buffers = [buffer for buffer in model.buffers() if buffer.is_floating_point()]
-        self._update: Any = model
+        self._buffers = [buffer for buffer in self.model.buffers() if buffer.is_floating_point()]
+        self._update: Any = self.model
         if self.processes.world > 1:
-            self._update = DistributedDataParallel(model)
+            self._update = DistributedDataParallel(self.model)
             # Statistics are averaged after each step; a broadcast before each forward pass would
             # undo the first of TRADES's two.
             self._update.broadcast_buffers = False
-        self._twin: Any = twin_of(model, run.adversary.batch_norm)
-        self._teacher: Any = averaged.model if averaged and run.labels.averaged_share else None
+        self._twin: Any = twin_of(self.model, run.adversary.batch_norm)
+        self._teacher: Any = None
+        if self.averaged and run.labels.averaged_share:
+            self._teacher = self.averaged.model
         if speed.compile:
             self._update = compiled(self._update, dynamic=False)
             self._twin = compiled(self._twin, dynamic=False)

@@ -7,11 +7,9 @@ and the sums of the epoch under way, and a run that goes on equals one that neve
 import copy
 import time
 from collections.abc import Iterator
-from dataclasses import replace
 from typing import Any
 
 import torch
-from torch import nn
 
 from bilateral.config import Adversary, Run
 from bilateral.data.batches import Batch
@@ -27,9 +25,10 @@ from bilateral.training.averaging import AveragedWeights
 from bilateral.training.checkpoint import check_progress, read_checkpoint, write_checkpoint
 from bilateral.training.engine import Engine, Speed, Totals
 from bilateral.training.failures import Unreadable, explained, stop_if_not_finite
-from bilateral.training.guard import Best, Reading, Recovery, read
+from bilateral.training.guard import Best, Reading, Recovery
+from bilateral.training.learner import Learner
 from bilateral.training.logbook import Logbook
-from bilateral.training.optimiser import build_optimiser, go_on_with, learning_rate
+from bilateral.training.optimiser import build_optimiser, learning_rate
 from bilateral.training.preparation import (
     about_run,
     batches_of,
@@ -47,6 +46,7 @@ from bilateral.training.preparation import (
 from bilateral.training.priors import priors_of
 from bilateral.training.progress import TrainingProgress
 from bilateral.training.tracking import require_tensorboard
+from bilateral.training.watch import Watch
 from bilateral.weights import about_of, weights_digest, write_weights
 
 
@@ -80,19 +80,27 @@ class Trainer:
             self.run, said = begin_with(run.weights, run, model, split.classes, self.processes)
             progress.note(said)
         self.about = about_run(self.run, split)
-        self.model = place(model, device, speed.channels_last)
+        model = place(model, device, speed.channels_last)
         torch.backends.cudnn.benchmark = True  # every training batch has the same shape
         self.batches = batches_of(split, run, self.machine, device, self.processes)
-        self.optimiser = build_optimiser(self.model, run.optimiser, speed.fused, self.bfloat16)
-        self.averaged = AveragedWeights(self.model, run.averaging) if run.averaging else None
-        first_batch_fits(self.model, self.batches, run, len(split.classes))
-        weights_can_turn(self.model, run)
+        self.learner = Learner(
+            model,
+            build_optimiser(model, run.optimiser, speed.fused, self.bfloat16),
+            AveragedWeights(model, run.averaging) if run.averaging else None,
+            priors_of(split, run, device, self.processes),
+        )
+        first_batch_fits(model, self.batches, run, len(split.classes))
+        weights_can_turn(model, run)
         self.speed = speed
-        self.priors = priors_of(split, run, device, self.processes)
         self.engine = self._engine(run.adversary)
-        self.step = 0
-        self._guarded = guard_images(self.batches, split, held_out, run)
-        self.recovery, self.best = Recovery(), Best()
+        self.watch = Watch(
+            self.learner,
+            run,
+            guard_images(self.batches, split, held_out, run),
+            self.processes,
+            self.bfloat16,
+            self.batches.batch_size // (self.processes.world * self.machine.accumulate),
+        )
         self.logbook = Logbook(folder, progress, self.processes, run.epochs)
         self.first_step_seconds: float | None = None
         self.unreadable = Unreadable()
@@ -102,18 +110,15 @@ class Trainer:
     def _engine(self, adversary: Adversary) -> Engine:
         """What takes the steps, with the recipe's training attack or a milder one."""
         return Engine(
-            self.model,
+            self.learner,
             self.run.with_fields(adversary=adversary),
-            self.optimiser,
-            self.averaged,
             self.device,
             self.bfloat16,
             self.speed,
-            self.split.pixels.shape[1],
-            self.machine.accumulate,
-            self.processes,
-            self.priors,
-            len(self.split.classes),
+            image_size=self.split.pixels.shape[1],
+            classes=len(self.split.classes),
+            accumulate=self.machine.accumulate,
+            processes=self.processes,
         )
 
     @property
@@ -122,9 +127,9 @@ class Trainer:
         return self.run.epochs * self.batches.steps
 
     @property
-    def final_model(self) -> nn.Module:
-        """What is evaluated: the averaged weights where the run averages."""
-        return self.averaged.model if self.averaged else self.model
+    def step(self) -> int:
+        """Steps taken so far."""
+        return self.learner.step
 
     def fit(self) -> None:
         """Train to the end, going on from the checkpoint if there is one."""
@@ -133,32 +138,32 @@ class Trainer:
         if self.folder.checkpoint.exists():
             self._restore()
         same_start(self.processes, self.step, self.folder.checkpoint)
-        if not self.recovery.stopped:  # then the log ends with why, after the good epochs
+        if not self.watch.recovery.stopped:  # then the log ends with why, after the good epochs
             self.logbook.cut(self.step // self.batches.steps)
         self.unreadable = Unreadable(map(str, self.logbook.last().get("unreadable", ())))
         self.logbook.begin(self.step, self.machine.tensorboard)
-        if self.run.guard != "watch" and self.recovery.good is None:
-            self.recovery.good = self._good()
+        if self.run.guard != "watch" and self.watch.recovery.good is None:
+            self.watch.recovery.good = self._good()
         stop = StopRequest()
         title = f"{self.run.recipe} on {self.device.type}"
         shown = self.progress.running(title, self.total_steps, self.step)
         with stop.listening(), shown, explained(self.device):
             self._epochs(stop)
         self._save()
-        if self.best.weights is not None:
-            self.final_model.load_state_dict(self.best.weights)
-            images = len(self._guarded[1])
+        best = self.watch.best
+        if best.weights is not None:
+            self.learner.final_model.load_state_dict(best.weights)
             self.progress.note(
-                f"kept: epoch {self.best.epoch}, where {self.best.robust} of {images} held-out "
-                "images withstood PGD-10"
+                f"kept: epoch {best.epoch}, where {best.robust} of {len(self.watch.images[1])} "
+                "held-out images withstood PGD-10"
             )
         if self.processes.first:
-            about = {**self.about, "weights_digest": weights_digest(self.final_model)}
-            write_weights(self.folder.weights, self.final_model, about)
+            about = {**self.about, "weights_digest": weights_digest(self.learner.final_model)}
+            write_weights(self.folder.weights, self.learner.final_model, about)
 
     def _epochs(self, stop: StopRequest) -> None:
         saved = time.monotonic()
-        while self.step < self.total_steps and not self.recovery.stopped:
+        while self.step < self.total_steps and not self.watch.recovery.stopped:
             epoch, first = divmod(self.step, self.batches.steps)
             shown = started = time.monotonic()
             for batch in self._arriving(epoch, first, stop):
@@ -199,7 +204,7 @@ class Trainer:
         progress = self.step / self.total_steps
         rate = learning_rate(self.run.optimiser, progress)
         started = time.monotonic() if self.first_step_seconds is None else None
-        self.step += 1
+        self.learner.step += 1
         step_in_epoch = (self.step - 1) % self.batches.steps
         self.engine.take(batch, epoch, step_in_epoch, self.step, rate, progress)
         if started is not None:
@@ -230,14 +235,15 @@ class Trainer:
         """Log the epoch; false if the guard went back instead."""
         synchronise(self.device)
         record = self._record(epoch, time.monotonic() - started, first_step)
-        every, recovery = self.run.check_epochs, self.recovery
+        every, recovery = self.run.check_epochs, self.watch.recovery
         if recovery.level is None:
             recovery.level = record["adversarial_accuracy"]
         due = every and ((epoch + 1) % every == 0 or epoch + 1 == self.run.epochs)
         if due or recovery.leaps(record["adversarial_accuracy"]):
-            reading, *further = self._readings()
+            readings = self.watch.readings(self.engine.run.adversary)
+            reading = readings[0]
             record |= {"check": reading.check, "guard": reading.guard}
-            if collapsed := self._first_collapsed(reading, *further):
+            if collapsed := self.watch.first_collapsed(readings):
                 if self.run.guard != "watch":
                     self._go_back(collapsed, record)
                     return False
@@ -251,7 +257,7 @@ class Trainer:
             else:  # a leap may be the beginning of a collapse: nothing is measured by its reading
                 recovery.level = record["adversarial_accuracy"]
             if due and self.run.keep == "best":
-                record["kept"] = self.best.look(reading, epoch + 1, self.final_model)
+                record["kept"] = self.watch.best.look(reading, epoch + 1, self.learner.final_model)
         images = len(self.split.labels)
         self.unreadable.tell(self.batches, images, self.processes, self.progress)
         if self.unreadable.files:
@@ -262,32 +268,10 @@ class Trainer:
 
     def _log(self, record: dict[str, Any]) -> None:
         """An epoch's line, with what the guard did since the last one."""
-        if self.recovery.event:
-            record["guard"] = {**record.get("guard", {}), "event": self.recovery.event}
-            self.recovery.event = ""
+        if self.watch.recovery.event:
+            record["guard"] = {**record.get("guard", {}), "event": self.watch.recovery.event}
+            self.watch.recovery.event = ""
         self.logbook.write(record)
-
-    def read_guard(self, model: nn.Module) -> Reading:
-        """The guard's reading of a model."""
-        size = self.batches.batch_size // (self.processes.world * self.machine.accumulate)
-        return read(model, *self._guarded, self.engine.run, self.bfloat16, size)
-
-    def _readings(self, within: bool = False) -> list[Reading]:
-        """Of the final model, and where a guard acts on an average of the weights in training too.
-
-        An average shows a collapse epochs late; within an epoch it is not read at all.
-        """
-        readings = [] if self.averaged and within else [self.read_guard(self.final_model)]
-        if self.averaged and self.run.guard != "watch":
-            readings.append(replace(self.read_guard(self.model), whose=" (weights in training)"))
-        return readings
-
-    def _first_collapsed(self, *readings: Reading) -> Reading | None:
-        """The first reading by which the attack no longer teaches; all processes agree."""
-        if self.run.method == "undefended":
-            return None
-        signs = self.processes.largest(*(int(self.recovery.collapsed(one)) for one in readings))
-        return next((one for one, sign in zip(readings, signs, strict=True) if sign), None)
 
     def _glance(self, epoch: int, started: float, first_step: int) -> bool:
         """Four times an epoch: has the training attack's accuracy leapt? False if we went back."""
@@ -295,17 +279,18 @@ class Trainer:
         if self.run.guard == "watch" or self.step % self.batches.steps % quarter:
             return True
         record = self._record(epoch, time.monotonic() - started, first_step)
-        if not self.recovery.leaps(record["adversarial_accuracy"]):
+        if not self.watch.recovery.leaps(record["adversarial_accuracy"]):
             return True
-        if collapsed := self._first_collapsed(*self._readings(within=True)):
+        readings = self.watch.readings(self.engine.run.adversary, within=True)
+        if collapsed := self.watch.first_collapsed(readings):
             self._go_back(collapsed, record)
             return False
-        self.recovery.level = record["adversarial_accuracy"]
+        self.watch.recovery.level = record["adversarial_accuracy"]
         return True
 
     def _go_back(self, reading: Reading, record: dict[str, Any]) -> None:
         """Return to the last good epoch and act as configured."""
-        recovery = self.recovery
+        recovery = self.watch.recovery
         assert recovery.good is not None
         back = recovery.good["step"] // self.batches.steps
         adversary, news = recovery.act(
@@ -322,7 +307,7 @@ class Trainer:
         if recovery.stopped:  # the line says why, and that its weights are not those that are kept
             signs = {**reading.guard, "collapsed": True, "discarded": True}
             self._log({**record, "check": reading.check, "guard": signs})
-        self._take_state(recovery.good)
+        self.learner.go_on(recovery.good)
         recovery.level = recovery.good.get("level")
         self.engine = self._engine(adversary)
         self._save()
@@ -339,48 +324,28 @@ class Trainer:
             self.folder.checkpoint,
             {
                 "schema": 2,
-                **self._state(),
+                **self.learner.state(),
                 "seconds": seconds,
                 "sums": sums,
                 "about": self.about,
-                "recovery": vars(self.recovery),
-                "best": vars(self.best),
+                "recovery": vars(self.watch.recovery),
+                "best": vars(self.watch.best),
                 "adversary": self.engine.run.adversary.model_dump(mode="json"),
                 "precision": self.precision,
             },
         )
 
-    def _state(self) -> dict[str, Any]:
-        """What a step changes."""
-        return {
-            "model": self.model.state_dict(),
-            "averaged": self.averaged.model.state_dict() if self.averaged else None,
-            "optimiser": self.optimiser.state_dict(),
-            "step": self.step,
-            "priors": self.priors.kept if self.priors else None,
-        }
-
     def _good(self) -> dict[str, Any]:
         """What the guard goes back to."""
-        return {**copy.deepcopy(self._state()), "level": self.recovery.level}
-
-    def _take_state(self, state: dict[str, Any]) -> None:
-        self.model.load_state_dict(state["model"])
-        if self.averaged:
-            self.averaged.model.load_state_dict(state["averaged"])
-        # The optimiser would go on in the very tensors of a state that may be needed again.
-        go_on_with(self.optimiser, copy.deepcopy(state["optimiser"]))
-        self.step = state["step"]
-        if self.priors:
-            self.priors.go_on(state["priors"])
+        return {**copy.deepcopy(self.learner.state()), "level": self.watch.recovery.level}
 
     def _restore(self) -> None:
         state = read_checkpoint(self.folder.checkpoint, self.device, self.about)
         same_run(self.folder.checkpoint, state["about"], self.run, self.split)
         try:
-            self._take_state(state)
-            self.recovery = Recovery(**state.get("recovery", {}))
-            self.best = Best.stored(state.get("best", {}), self.final_model)
+            self.learner.go_on(state)
+            self.watch.recovery = Recovery(**state.get("recovery", {}))
+            self.watch.best = Best.stored(state.get("best", {}), self.learner.final_model)
             adversary = Adversary.model_validate(state.get("adversary", self.run.adversary))
             if adversary != self.run.adversary:
                 self.engine = self._engine(adversary)
