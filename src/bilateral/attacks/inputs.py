@@ -21,6 +21,13 @@ def check_batch(images: Tensor, labels: Tensor) -> None:
 
 def check_images(images: Tensor) -> None:
     """Refuse images that are not floats in [0, 1]: every budget is in that unit."""
-    if not images.is_floating_point() or images.min() < 0 or images.max() > 1:
-        low, high = float(images.min()), float(images.max())
-        raise UserError(f"images must be floats in [0, 1]; these are {low:g} to {high:g}")
+    if not len(images):
+        return
+    low, high = float(images.min()), float(images.max())
+    if low != low:
+        count = int(images.isnan().flatten(1).any(1).sum())
+        raise UserError(f"images must be floats in [0, 1]; {count:,} of these hold NaN")
+    if not images.is_floating_point() or low < 0 or high > 1:
+        raise UserError(
+            f"images must be floats in [0, 1]; these are {images.dtype}, {low:.9g} to {high:.9g}"
+        )

@@ -16,12 +16,18 @@ from bilateral.reading import read_plain
 FORMATS = {
     ".bmp": "BMP",
     ".gif": "GIF",
+    ".jfif": "JPEG",
     ".jpeg": "JPEG",
     ".jpg": "JPEG",
+    ".pgm": "PPM",
     ".png": "PNG",
     ".ppm": "PPM",
     ".webp": "WEBP",
 }
+UNREAD = frozenset(
+    ".avif .dng .eps .heic .heif .ico .jp2 .jxl .nef .pnm .svg .tga .tif .tiff".split()
+)
+"""Pictures by their names that are not read: a folder with some would be less than it seems."""
 LIMIT = 2**26
 """Pixels of a picture, as its header declares them; more are refused before they are decoded."""
 FILE_LIMIT = 2**28
@@ -31,6 +37,17 @@ LARGE = 2**22
 _one_by_one = threading.Lock()
 DRAFT = 2
 """A JPEG is decoded at a fraction of its size that is still so many times the size needed."""
+_ORIENTATION = 0x0112
+_UPRIGHT = {
+    2: Image.Transpose.FLIP_LEFT_RIGHT,
+    3: Image.Transpose.ROTATE_180,
+    4: Image.Transpose.FLIP_TOP_BOTTOM,
+    5: Image.Transpose.TRANSPOSE,
+    6: Image.Transpose.ROTATE_270,
+    7: Image.Transpose.TRANSVERSE,
+    8: Image.Transpose.ROTATE_90,
+}
+"""What turns a picture upright, by EXIF's orientation: cameras store it as the sensor lay."""
 
 
 class PictureError(UserError):
@@ -54,27 +71,37 @@ def read_squashed(file: Path, side: int) -> tuple[Bytes, float]:
 
 
 def picture_size(file: Path) -> tuple[int, int] | None:
-    """Width and height as the header has them; none where it cannot be read."""
+    """Width and height of the upright picture, by its header; none where it cannot be read."""
     try:
         content = io.BytesIO(read_plain(file, FILE_LIMIT))
         with Image.open(content, formats=sorted(set(FORMATS.values()))) as image:
-            return image.size
+            return _upright(image.size, _turn(image))
     except Exception:  # training will say what is wrong with it
         return None
 
 
 def _decode(file: Path, needed: int | None) -> tuple[Image.Image, tuple[int, int]]:
-    """The picture as RGB, no side of it reduced below what is needed, and its size on disk."""
+    """The upright picture as RGB, no side reduced below what is needed, and its size on disk.
+
+    What is transparent shows white behind it: its colour in the file, often black, is not seen.
+    """
     try:
         # In memory, because Pillow asks a file for as many bytes as a damaged length says.
         content = io.BytesIO(read_plain(file, FILE_LIMIT))
         with Image.open(content, formats=sorted(set(FORMATS.values()))) as image:
             size, mode = image.size, image.mode
             _refuse_bomb(size)
+            turn = _turn(image)
             if needed is not None:
                 image.draft(None, (needed, needed))
             with _one_by_one if math.prod(image.size) > LARGE else contextlib.nullcontext():
+                if image.has_transparency_data:
+                    image = image.convert("RGBA")
+                    white = Image.new("RGBA", image.size, "white")
+                    image = Image.alpha_composite(white, image)
                 picture = image.convert("RGB")
+                if turn is not None:
+                    picture = picture.transpose(turn)
     except UnidentifiedImageError:
         known = ", ".join(sorted(set(FORMATS.values())))
         raise PictureError(f"{file} is not a readable image: none of {known}") from None
@@ -83,7 +110,25 @@ def _decode(file: Path, needed: int | None) -> tuple[Image.Image, tuple[int, int
         raise PictureError(f"{file} is not a readable image: {reason}") from None
     if mode[0] in "IF":
         raise PictureError(f"{file} has mode {mode}: 8 bits a channel expected")
-    return picture, size
+    return picture, _upright(size, turn)
+
+
+def _turn(image: Image.Image) -> Image.Transpose | None:
+    """What turns the picture upright; damaged EXIF data say nothing."""
+    with contextlib.suppress(Exception):
+        return _UPRIGHT.get(image.getexif().get(_ORIENTATION, 1))
+    return None
+
+
+def _upright(size: tuple[int, int], turn: Image.Transpose | None) -> tuple[int, int]:
+    """Width and height after a turn."""
+    lying = (
+        Image.Transpose.TRANSPOSE,
+        Image.Transpose.ROTATE_270,
+        Image.Transpose.TRANSVERSE,
+        Image.Transpose.ROTATE_90,
+    )
+    return (size[1], size[0]) if turn in lying else size
 
 
 def _refuse_bomb(size: tuple[int, int]) -> None:
