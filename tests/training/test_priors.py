@@ -309,7 +309,7 @@ def test_a_checkpoint_with_other_priors_is_refused(tmp_path, damage):
     kept = trainer.priors.kept
     trainer.priors.kept = {"shape": kept[:1], "kind": kept.float(), "none": None}[damage]
     trainer._save()
-    with pytest.raises(UserError, match="does not fit the model any more"):
+    with pytest.raises(UserError, match="no longer fits the model"):
         train(TINY, folder, digits(), CPU, QUIET)
 
 
@@ -338,7 +338,7 @@ def test_they_have_the_shape_of_the_images(split):
 
 
 def test_what_cannot_keep_them_is_refused(split, tmp_path):
-    with pytest.raises(UserError, match="for one process"):
+    with pytest.raises(UserError, match="needs one process"):
         priors_of(split, TINY, CPU, Processes(rank=0, world=2))
 
     class Streamed:

@@ -1,7 +1,7 @@
 """Checkpoints on disk: written whole, read without executing anything.
 
-A checkpoint is what `torch.save` writes, a zip archive; its comment is the SHA-256 of all bytes
-before it, so the digest is renamed into place with what it is of.
+A checkpoint is what `torch.save` writes, a zip archive; the archive's comment is the SHA-256 of all
+bytes before it, so that contents and digest are renamed into place together.
 """
 
 import hashlib
@@ -35,7 +35,7 @@ _OPERATIONS = (
     "NONE NEWTRUE NEWFALSE BININT BININT1 BININT2 LONG1 BINFLOAT BINUNICODE EMPTY_TUPLE TUPLE "
     "TUPLE1 TUPLE2 TUPLE3 EMPTY_LIST APPEND APPENDS EMPTY_DICT SETITEM SETITEMS"
 )
-"""What torch writes a checkpoint with."""
+"""The pickle operations that torch writes a checkpoint with."""
 
 
 def write_checkpoint(path: Path, state: dict[str, Any]) -> None:
@@ -96,7 +96,7 @@ def check_progress(state: dict[str, Any], steps: int) -> None:
 
 
 def _refuse_tricks(path: Path) -> None:
-    """Refuse what `weights_only` does not: packed members, and keys that take for ever to hash.
+    """Refuse what `weights_only` does not: packed members, and keys that take forever to hash.
 
     A tuple that holds another one twice doubles the time with every level; torch writes none twice.
     """
