@@ -30,11 +30,11 @@ LARGE = 2**22
 """Larger pictures are decoded one at a time: eight threads with one each would take gigabytes."""
 _one_by_one = threading.Lock()
 DRAFT = 2
-"""A JPEG is decoded at a fraction of its size that is still so many times the size needed."""
+"""A JPEG is decoded at reduced size, but at no less than so many times the size needed."""
 
 
 class PictureError(UserError):
-    """A file that is no picture for this package."""
+    """A file that this package cannot use as a picture."""
 
 
 def read_picture(file: Path, image_size: int | None) -> Bytes:
@@ -87,6 +87,6 @@ def _decode(file: Path, needed: int | None) -> tuple[Image.Image, tuple[int, int
 
 
 def _refuse_bomb(size: tuple[int, int]) -> None:
-    """What Pillow only warns of: its warning cannot be made an error in one thread alone."""
+    """Refuse what Pillow only warns of: its warning cannot be made an error in one thread alone."""
     if math.prod(size) > LIMIT:
         raise ValueError(f"{size[0]} x {size[1]} pixels are more than {LIMIT:,}")
