@@ -345,7 +345,7 @@ def test_what_cannot_keep_them_is_refused(split, tmp_path):
         shape, nbytes = (48, 8, 8, 3), 0
 
     streamed = Split(Streamed(), split.labels, split.classes)
-    with pytest.raises(UserError, match="too large"):
+    with pytest.raises(UserError, match="does not fit in memory"):
         priors_of(streamed, TINY, CPU, Processes())
     with pytest.raises(ValidationError, match="must not resize"):
         TINY.with_fields(data=Data(name="folder:x", augment="resized-crop-flip"))
