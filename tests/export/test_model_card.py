@@ -230,7 +230,7 @@ def test_that_autoattack_is_missing_is_said_once():
     assert said == [
         "AutoAttack was not run at 8/255 on 10 images of digits, nor at 8/255 on 5 images of "
         "digits, nor at 4/255 on 10 images of digits: the figures are upper bounds by weaker "
-        "attacks, and models that looked robust under such attacks have lost half of that accuracy "
+        "attacks, and some models that looked robust under them have lost half of that accuracy "
         "under AutoAttack."
     ]
 

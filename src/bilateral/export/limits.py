@@ -66,7 +66,7 @@ def _weak(entries: tuple[Evaluation, ...]) -> list[str]:
         return []
     return [
         f"AutoAttack was not run {', nor '.join(where)}: the figures are upper bounds by weaker "
-        "attacks, and models that looked robust under such attacks have lost half of that accuracy "
+        "attacks, and some models that looked robust under them have lost half of that accuracy "
         "under AutoAttack."
     ]
 

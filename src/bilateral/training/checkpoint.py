@@ -76,14 +76,17 @@ def read_checkpoint(
         reason = (str(error) or type(error).__name__).splitlines()[0][:200]
         raise UserError(f"{path} is damaged ({reason}); remove it to start again") from None
     if not isinstance(state, dict) or state.get("schema") != 2:
-        raise UserError(f"{path} is not a checkpoint of this version")
+        raise UserError(f"{path} is not a checkpoint of this version; remove it to start again")
     missing = [name for name, kind in _FIELDS.items() if not isinstance(state.get(name), kind)]
     if missing:
         raise UserError(f"{path} is damaged (no {missing[0]}); remove it to start again")
     expected = about or {}
     network = [key for key in _NETWORK if key in expected]
     if changed := [key for key in network if state["about"].get(key) != expected[key]]:
-        raise UserError(f"{path} is of another model or data: {', '.join(changed)} differ")
+        raise UserError(
+            f"{path} is of another model or data: {', '.join(changed)} differ; train under another "
+            "--name"
+        )
     return state
 
 

@@ -1,7 +1,7 @@
 """The guard against catastrophic overfitting: one-step training that learns to fool its own attack.
 
 The network's accuracy under one step stays or rises while that under PGD falls to nothing (Wong et
-al. 2020; the paper's FGSM and LL rows). Both accuracies on a few fixed images show it in an epoch.
+al. 2020; the paper's FGSM and LL rows). Both accuracies on some fixed images show it in an epoch.
 
 Late in a long run it creeps in over several, and PGD still leaves much that stronger attacks break.
 By then gradients have turned: they differ within the ball, and FGSM misses more of what PGD finds.

@@ -68,6 +68,6 @@ def learning_rate(settings: Optimiser, progress: float) -> float:
             height = (1 - math.cos(math.pi * height)) / 2
         lowest = 0.0 if rising else settings.last_share
         return settings.learning_rate * (lowest + (1 - lowest) * height)
-    # Within rounding error: progress and milestone may be computed from different numbers.
+    # Within rounding error: a milestone may be given as 0.1 + 0.2.
     passed = sum(progress >= milestone - 1e-9 for milestone in settings.milestones)
     return settings.learning_rate * settings.drop**passed

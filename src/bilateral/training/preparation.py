@@ -27,7 +27,7 @@ from bilateral.weights import about_of, declared_shapes, read_weights
 
 AnyBatches = Batches | PhotographBatches
 FEW_STEPS = 500
-"""On 240 drawings nothing was learnt in 150 updates, and half of them in 400 (docs/log.md)."""
+"""With 240 drawings a new network only guessed for 140 updates, but not after 400 (docs/log.md)."""
 PROBED = 8
 """Images whose outputs must all look like probabilities: those of one image may by chance."""
 _SUBSET, _CHECK, _HELD_OUT = 5, 6, 9

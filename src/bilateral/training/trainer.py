@@ -389,7 +389,8 @@ class Trainer:
         except (RuntimeError, ValueError, LookupError, TypeError, AttributeError) as error:
             reason = " ".join(str(error).split())[:200]
             raise UserError(
-                f"{self.folder.checkpoint} no longer fits the model ({reason})"
+                f"{self.folder.checkpoint} no longer fits the model ({reason}); "
+                "remove it to start again"
             ) from None
         self.logbook.seconds = state["seconds"]
         if (before := state.get("precision", self.precision)) != self.precision:
