@@ -109,8 +109,8 @@ def test_a_run_that_goes_on_in_another_precision_says_so(tmp_path, monkeypatch, 
         able(monkeypatch, avx512_bf16=has)
         with stopped_after(looks):
             train(RUN.with_fields(epochs=3), folder, split, CPU, QUIET)
-    said = [note for note in notes if note.startswith("so far in")]
-    assert said == ["so far in bfloat16, as elsewhere; going on in float32"]
+    said = [note for note in notes if note.startswith("the checkpoint")]
+    assert said == ["the checkpoint was trained in bfloat16; resuming in float32"]
 
 
 def test_processes_compute_alike(tmp_path, monkeypatch):

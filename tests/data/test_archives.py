@@ -65,7 +65,7 @@ def test_truncated_archive(tmp_path: Path, kept: float) -> None:
     path = write_tar(tmp_path / "a.tgz", member("one/a", content), member("one/b", content))
     whole = path.read_bytes()
     path.write_bytes(whole[: int(len(whole) * kept)])
-    with pytest.raises(UserError, match=r"a\.tgz is not a whole"):
+    with pytest.raises(UserError, match=r"a\.tgz is not a complete"):
         read_members(path, ["a", "b"])
 
 
@@ -73,7 +73,7 @@ def test_truncated_archive(tmp_path: Path, kept: float) -> None:
 def test_no_archive(tmp_path: Path, content: bytes) -> None:
     path = tmp_path / "a.tgz"
     path.write_bytes(content)
-    with pytest.raises(UserError, match=r"a\.tgz is not a whole"):
+    with pytest.raises(UserError, match=r"a\.tgz is not a complete"):
         read_members(path, ["a"])
 
 
@@ -82,7 +82,7 @@ def test_altered_gzip_is_caught_by_its_checksum(tmp_path: Path) -> None:
     raw = bytearray(path.read_bytes())
     raw[-6] ^= 1
     path.write_bytes(raw)
-    with pytest.raises(UserError, match=r"a\.tgz is not a whole"):
+    with pytest.raises(UserError, match=r"a\.tgz is not a complete"):
         read_members(path, ["a"])
 
 
@@ -102,7 +102,7 @@ def test_member_that_claims_more_than_there_is(tmp_path: Path) -> None:
     info.size = 2**28
     path = tmp_path / "a.tgz"
     path.write_bytes(gzip.compress(info.tobuf() + b"short"))
-    with pytest.raises(UserError, match=r"a\.tgz is not a whole"):
+    with pytest.raises(UserError, match=r"a\.tgz is not a complete"):
         read_members(path, ["a"])
 
 

@@ -78,7 +78,7 @@ def test_missing_file(tiny: Any, tmp_path: Path, form: str) -> None:
     gone = sorted(files)[1]
     del files[gone]
     source = write(tmp_path / "a", files)
-    with pytest.raises(UserError, match=f"a is not whole: {gone} missing"):
+    with pytest.raises(UserError, match=f"a is incomplete: {gone} missing"):
         decode(tiny.entry, source)
 
 

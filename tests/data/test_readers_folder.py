@@ -69,7 +69,7 @@ def test_runs_of_a_former_split_are_refused(tmp_path: Path, schema: object, chos
     readers_folder.same_test_pictures(folder, name)
     stored = json.loads(folder.config.read_text())
     folder.config.write_text(json.dumps({**stored, "schema": schema}))
-    with pytest.raises(UserError, match=f"was trained when {chose} chose the pictures for test"):
+    with pytest.raises(UserError, match=f"chose the test pictures of .* by {chose}"):
         readers_folder.same_test_pictures(folder, name)
     readers_folder.same_test_pictures(folder, "digits")
     one_set(tmp_path / "own" / "val", 3)
@@ -259,7 +259,7 @@ def test_unreadable_images_are_named_together(tmp_path: Path, size: int | None) 
         load_folder(tmp_path, "test", size)
     said = str(caught.value)
     assert said.startswith(f"{tmp_path}/val/cat/000.png is not a readable image: none of ")
-    assert said.endswith("; nor can these be used: val/cat/001.png, val/cat/002.png")
+    assert said.endswith("; these cannot be used either: val/cat/001.png, val/cat/002.png")
     for number in range(12):
         picture(tmp_path / "val" / "dog" / f"{number:03d}.png", 30_000, mode="I;16")
     with pytest.raises(UserError) as caught:

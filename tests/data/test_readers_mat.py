@@ -96,9 +96,11 @@ def test_other_arrays_are_refused(mat: Any) -> None:
     shape = r"X of shape (4, 5, 3, 7) expected, (4, 5, 3, 6) found"
     assert shape in refusal(mat.file(mat.variable("X", X[..., :6]), good))
     assert "bytes of type 2 expected, 9 found" in refusal(mat.file(mat.variable("X", X, kind=9)))
-    assert "no array of real numbers" in refusal(mat.file(mat.variable("X", X, flags=0x0809)))
+    assert "not an array of real numbers" in refusal(mat.file(mat.variable("X", X, flags=0x0809)))
     for other in (1, 2, 3, 4, 5, 16, 17):
-        assert "no array of real numbers" in refusal(mat.file(mat.variable("X", X, flags=other)))
+        assert "not an array of real numbers" in refusal(
+            mat.file(mat.variable("X", X, flags=other))
+        )
     assert "variable of type 14 expected, 2 found" in refusal(mat.file(mat.element(2, bytes(64))))
     double = saved(False, X=X.astype(float), y=Y)
     assert "bytes of type 2 expected, 9 found" in refusal(double)
@@ -138,7 +140,7 @@ def test_false_sizes(mat: Any) -> None:
     content = mat.file(mat.variable("X", X), mat.variable("y", Y))
     for size in (len(content), 2**31, 2**32 - 1):
         damaged = content[:132] + size.to_bytes(4, "little") + content[136:]
-        assert f"it breaks off, {size} bytes expected" in refusal(damaged)
+        assert f"it is cut short, {size} bytes expected" in refusal(damaged)
     start = content.index(np.array(X.shape, "<i4").tobytes())
     for size in (-1, 2**31 - 1):
         damaged = content[:start] + size.to_bytes(4, "little", signed=True) + content[start + 4 :]
@@ -150,7 +152,7 @@ def test_packed_variable_without_its_checksum(mat: Any) -> None:
     """All of the array is there, so that only zlib's own end is missing."""
     stream = zlib.compress(mat.variable("X", X))[:-4]
     packed = (15).to_bytes(4, "little") + len(stream).to_bytes(4, "little") + stream
-    assert "a packed variable breaks off" in refusal(mat.file(packed, mat.variable("y", Y)))
+    assert "a packed variable is cut short" in refusal(mat.file(packed, mat.variable("y", Y)))
 
 
 @pytest.mark.parametrize("packed", [False, True])

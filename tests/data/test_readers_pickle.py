@@ -78,7 +78,7 @@ def test_stand_ins_cannot_be_altered(python2: Any) -> None:
 @pytest.mark.parametrize("code", [b"O8", b"u2", b"f8", "u1"])
 def test_arrays_of_anything_but_bytes(python2: Any, code: Any) -> None:
     content = python2.dump({b"data": python2.array(ROWS, code), b"labels": [1, 2]})
-    with pytest.raises(UserError, match="no array of bytes"):
+    with pytest.raises(UserError, match="not an array of bytes"):
         read_batch(content, "labels", "x")
 
 
@@ -86,7 +86,7 @@ def test_arrays_of_anything_but_bytes(python2: Any, code: Any) -> None:
 def test_arrays_of_a_false_shape(python2: Any, shape: Any) -> None:
     array = python2.array(ROWS)
     array.state = (1, shape, *array.state[2:])
-    with pytest.raises(UserError, match="no array of bytes"):
+    with pytest.raises(UserError, match="not an array of bytes"):
         read_batch(python2.dump({b"data": array, b"labels": [1, 2]}), "labels", "x")
 
 

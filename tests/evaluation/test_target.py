@@ -154,7 +154,7 @@ def test_a_run_of_another_split_is_neither_judged_nor_gone_on_with(
     again = ["train", str(config), "--out", "runs", "--quiet"]
     for words in (["evaluate", str(run), "--attacks", "fgsm", "--quiet"], again):
         assert main(words) == 2
-        assert "was trained when a seed chose the pictures for test" in capsys.readouterr().err
+        assert "by an older version that chose the test pictures of" in capsys.readouterr().err
     folder_of(Path("own/train"), "abc")
     folder_of(Path("own/val"), "abc")
     for name in "abc":

@@ -133,7 +133,7 @@ def test_only_an_exports_own_files_are_replaced(tmp_path, run, capsys):
     out.mkdir()
     (out / "model.py").write_text("mine = 1\n")
     before = listing(tmp_path)
-    assert "model.py is there already" in refused(capsys, run.path, "--out", out)
+    assert "model.py exists already" in refused(capsys, run.path, "--out", out)
     assert listing(tmp_path) == before
     assert export(run.path, "--out", out, "--format", "torch", "--quiet") == 0
     assert (out / "model.py").read_text() == "mine = 1\n"

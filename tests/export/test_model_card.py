@@ -230,7 +230,7 @@ def test_that_autoattack_is_missing_is_said_once():
     assert said == [
         "AutoAttack was not run at 8/255 on 10 images of digits, nor at 8/255 on 5 images of "
         "digits, nor at 4/255 on 10 images of digits: the figures are upper bounds by weaker "
-        "attacks, and models that looked robust under such attacks have lost half of that accuracy "
+        "attacks, and some models that looked robust under them have lost half of that accuracy "
         "under AutoAttack."
     ]
 
@@ -274,7 +274,7 @@ def test_labels_are_told_by_what_their_rule_heeds(rule, said):
         (
             "cifar10-strong",
             "one-hot, 0.45 of it uniform",
-            "squared, of logits, weight 2, rising from nothing over the run",
+            "squared, of logits, weight 2, rising from zero over the run",
         ),
     ],
 )
@@ -307,9 +307,11 @@ def test_weights_that_a_run_began_with_are_named():
     run = Run(
         data=Data(name="digits"), weights="/home/me/runs/cifar10-fast/seed0/model.safetensors"
     )
-    assert "Begun with" not in card_of(Evidence(run.with_fields(weights=None)))
+    assert "Training began with" not in card_of(Evidence(run.with_fields(weights=None)))
     shown = escaped("cifar10-fast/seed0/model.safetensors")
-    assert f"- Begun with other weights, {shown}: their data are behind" in card_of(Evidence(run))
+    assert f"- Training began with other weights, {shown}, and so used their data" in card_of(
+        Evidence(run)
+    )
 
 
 def test_the_recipe_says_how_it_was_changed():
@@ -346,7 +348,8 @@ def test_figures_of_other_weights_are_not_shown(run, capsys):
     assert export(run.path, "--quiet") == 0
     card = (run.path / "export" / "MODEL_CARD.md").read_text()
     assert (
-        section(card, "Measured robustness") == "Not measured: no figure here is of these weights."
+        section(card, "Measured robustness")
+        == "Not measured: there are no figures for these weights."
     )
     assert "the evaluation at 8/255 on 10 images of digits is of other weights" in card
     assert "| digits | pgd20" not in card and "Nothing is claimed" in card

@@ -124,7 +124,7 @@ def test_a_key_that_takes_for_ever_to_hash(tmp_path: Path) -> None:
     rewritten(path, lambda data: nested_key())
     with pytest.raises(UserError, match="a tuple is used twice"):
         read_checkpoint(path, CPU)
-    with pytest.raises(UserError, match="a key that is no text"):
+    with pytest.raises(UserError, match="a key that is not text"):
         read_batch(nested_key(), "labels", "x")
 
 

@@ -320,7 +320,7 @@ def test_rows_that_could_not_be_kept_are_not_begun(tmp_path):
     for further in ([], ["--jobs", "2"]):
         done = bilateral(*words, *further, cwd=tmp_path)
         assert done.returncode == 2 and done.stderr.count("\n") == 1
-        assert "res2/cifar10.json holds rows of whole runs" in done.stderr
+        assert "res2/cifar10.json holds rows of full runs" in done.stderr
         assert path.read_bytes() == before and list(tmp_path.rglob("*")) == [path.parent, path]
 
 

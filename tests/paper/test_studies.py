@@ -103,5 +103,5 @@ def test_without_a_file_nothing_is_said(tmp_path):
 
 def test_a_damaged_file_is_named(tmp_path):
     (tmp_path / "x.json").write_text('{"trials": 3}')
-    with pytest.raises(UserError, match=r"x\.json is no sweep"):
+    with pytest.raises(UserError, match=r"x\.json is not a sweep"):
         ranking_page(tmp_path / "x.json")

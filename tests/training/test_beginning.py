@@ -106,7 +106,7 @@ def test_a_model_without_a_last_linear_layer_takes_all_or_nothing(tmp_path: Path
         begun(path, convolutional(5), list("pqrst"))
     about = {"classes": CLASSES, "channels": 3, "image_size": [8, 8]}
     write_weights(path, convolutional(3), about)
-    with pytest.raises(UserError, match=r"of other classes, and .* ends in no linear layer"):
+    with pytest.raises(UserError, match=r"of other classes, and .* has no final linear layer"):
         begun(path, convolutional(3), list("pqr"))
     assert "every layer is taken" in begun(path, convolutional(3), CLASSES)
 

@@ -105,7 +105,7 @@ def test_weights_that_are_not_the_models_are_refused_at_once(digits, tmp_path, b
     trainer._save()
     state = read_checkpoint(folder.checkpoint, CPU)
     write_checkpoint(folder.checkpoint, {**state, "best": best})
-    with pytest.raises(UserError, match="does not fit the model any more"):
+    with pytest.raises(UserError, match="no longer fits the model"):
         Trainer(RUN, folder, digits, CPU, QUIET).fit()
 
 

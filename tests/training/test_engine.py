@@ -355,7 +355,7 @@ def test_out_of_memory_says_what_to_lower_and_goes_on(split, tmp_path, monkeypat
 
     monkeypatch.setattr(Engine, "take", full)
     often = TINY.with_fields(checkpoint_seconds=0.0)
-    with pytest.raises(TrainingError, match=r"--machine.accumulate 2 .* goes on from the last"):
+    with pytest.raises(TrainingError, match=r"--machine.accumulate 2 .* resumes from the last"):
         train(often, folder, split, CPU, QUIET)
     state = torch.load(folder.checkpoint, weights_only=True)
     assert state["step"] == 11

@@ -101,8 +101,8 @@ def test_what_has_no_length_to_keep_is_refused():
     layer = torch.nn.Conv2d(3, 4, 3)
     weights_can_turn(layer, run)
     for model, words in (
-        (torch.nn.Linear(3, 2), "mine has no convolutions"),
-        (torch.nn.Sequential(layer, zeros(torch.nn.Conv2d(4, 4, 1))), "mine begins with weights"),
+        (torch.nn.Linear(3, 2), "mine has none"),
+        (torch.nn.Sequential(layer, zeros(torch.nn.Conv2d(4, 4, 1))), "mine has one whose"),
     ):
         with pytest.raises(UserError, match=words):
             weights_can_turn(model, run)

@@ -91,6 +91,6 @@ def test_a_signal_while_decoding_saves_first_and_the_run_goes_on(folder, tmp_pat
         _, errors = process.communicate(timeout=60)
     assert process.returncode == 143, errors
     again = bilateral(*RECIPE, *options, "--out", tmp_path / "cut")
-    assert again.returncode == 0 and "going on from step" in again.stderr, again.stderr
+    assert again.returncode == 0 and "resuming from step" in again.stderr, again.stderr
     one, other = (next((tmp_path / name).rglob("model.safetensors")) for name in ("whole", "cut"))
     assert one.read_bytes() == other.read_bytes()

@@ -106,7 +106,7 @@ def test_a_killed_worker_costs_nothing_but_time(tmp_path):
         os.kill(workers[0], signal.SIGKILL)
         _, errors = launched.communicate(timeout=120)
     assert launched.returncode == 0, errors
-    assert "going on from step" in errors
+    assert "resuming from step" in errors
     assert weights(out).read_bytes() == weights(tmp_path / "whole").read_bytes()
 
 
@@ -128,7 +128,7 @@ def test_a_run_goes_on_with_fewer_processes(tmp_path):
         launched.wait(timeout=60)
     assert not list((tmp_path / "cut").rglob("model.safetensors"))
     again = run(tmp_path / "cut", *options, "--checkpoint-seconds", "0")
-    assert again.returncode == 0 and "going on from step" in again.stderr, again.stderr
+    assert again.returncode == 0 and "resuming from step" in again.stderr, again.stderr
     one, other = (
         json.loads(next((tmp_path / name).rglob("log.jsonl")).read_text().splitlines()[0])
         for name in ("whole", "cut")

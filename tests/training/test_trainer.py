@@ -138,24 +138,24 @@ def test_seeds_differ_and_repeat(digits, tmp_path):
         ({"labels.ratio": 3}, "less than half of the label's mass"),
         ({"labels.top_k": 20}, "labels.top_k 20: all 9 wrong classes get a share"),
         ({"optimiser.batch_size": 99999}, "batch_size 99999: a step takes all"),
-        ({"trades_weight": 3.0}, "trades_weight does nothing"),
+        ({"trades_weight": 3.0}, "trades_weight has no effect"),
         (
             {"trades_weight": 3.0, "method": "trades", "regulariser.kind": "squared"},
-            "trades_weight does nothing",
+            "trades_weight has no effect",
         ),
         ({"trades_weight": 3.0, "method": "trades"}, ""),
         ({"weight_perturbation_along": "momentum"}, "weight_perturbation is 0"),
         ({"weight_perturbation_along": "momentum", "weight_perturbation": 0.01}, ""),
-        ({"optimiser.last_share": 0.5}, "last_share does nothing: the schedule is steps"),
+        ({"optimiser.last_share": 0.5}, "last_share has no effect: the schedule is steps"),
         ({"optimiser.last_share": 0.5, "optimiser.schedule": "triangular"}, ""),
-        ({"optimiser.drop": 0.2, "optimiser.schedule": "one-cycle"}, "drop does nothing"),
-        ({"data.held_out": 10, "check_epochs": 0}, "data.held_out: nothing reads these images"),
-        ({"check_epochs": 1}, "PGD-10 is read on training images"),
+        ({"optimiser.drop": 0.2, "optimiser.schedule": "one-cycle"}, "drop has no effect"),
+        ({"data.held_out": 10, "check_epochs": 0}, "nothing is measured on these images"),
+        ({"check_epochs": 1}, "PGD-10 is measured on training images"),
         ({"data.held_out": 10, "keep": "best"}, "keep = best has one reading to choose from"),
-        ({"regulariser.rising": True}, "regulariser.rising does nothing: there is none"),
+        ({"regulariser.rising": True}, "regulariser.rising has no effect"),
         (
             {"regulariser.kind": "squared", "regulariser.of": "logits"},
-            "regulariser.of = logits pulls one side alone",
+            "regulariser.of = logits with method = adversarial moves only",
         ),
         (
             {"regulariser.kind": "squared", "regulariser.of": "logits", "method": "trades"},
@@ -173,7 +173,7 @@ def test_settings_that_do_other_than_they_seem_are_explained(
     train(run, RunFolder(tmp_path), digits, CPU, TrainingProgress())
     told = capsys.readouterr().err
     assert said in told
-    assert said or not {"mass", "share", "takes", "nothing:", "alone"} & set(told.split())
+    assert said or not {"mass", "share", "takes", "effect:", "diverge"} & set(told.split())
 
 
 def test_few_updates_are_told_of_a_new_network_on_somebodys_pictures():
@@ -345,7 +345,7 @@ def test_an_edited_model_does_not_fit_its_checkpoint(digits, tmp_path, own, stop
     with stopped_after(1):
         train(own("dropping"), folder, digits, CPU, QUIET)
     (tmp_path / "own.py").write_text(OWN.replace("32", "33"))
-    with pytest.raises(UserError, match="does not fit the model any more"):
+    with pytest.raises(UserError, match="no longer fits the model"):
         train(own("dropping"), folder, digits, CPU, QUIET)
 
 

@@ -175,10 +175,10 @@ def test_it_trains_and_goes_on_exactly(along, tmp_path):
 @pytest.mark.parametrize(
     ("fields", "reason"),
     [
-        ({}, "along the gradient is of a whole batch: no accumulation"),
+        ({}, "along = gradient needs the whole batch: set machine.accumulate to 1"),
         (
             {"weight_perturbation": 0.0, "regulariser": {"kind": "nuclear"}},
-            "the nuclear norm is of a whole batch: no accumulation",
+            "kind = nuclear needs the whole batch: set machine.accumulate to 1",
         ),
     ],
 )

@@ -1,4 +1,4 @@
-"""Where data sets come from, and batches of them; nothing here but `batches` needs torch."""
+"""Data sets, their sources, and batches of them; importing this package does not import torch."""
 
 from bilateral.data.datasets import DATASETS, DatasetEntry, Split, entry_named, load, load_folder
 from bilateral.data.sources import Finding, cache_folder, check, fetch

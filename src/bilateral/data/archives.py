@@ -1,7 +1,7 @@
-"""The few files of a data set out of an archive or a folder, by name and into memory.
+"""The few files of a data set, read from an archive or a folder by name and into memory.
 
-Nothing is ever unpacked to disk: members other than plain files with a wanted name are passed
-over, and an archive may not grow past `LIMIT` or `MEMBERS`. Only the headers of a tar are left to
+Nothing is ever unpacked to disk: members other than plain files with a wanted name are skipped,
+and an archive may not grow past `LIMIT` or `MEMBERS`. Only the headers of a tar are parsed by
 `tarfile`: its own reader takes names and attributes of any length into memory.
 """
 
@@ -57,7 +57,7 @@ class _Readable(Protocol):
 
 
 class _Bounded:
-    """A stream that may give `LIMIT` bytes and no more, however small it is packed."""
+    """A stream that gives at most `LIMIT` bytes, however small it is packed."""
 
     def __init__(self, stream: _Readable) -> None:
         self.stream = stream
@@ -71,12 +71,12 @@ class _Bounded:
         return data
 
     def exactly(self, size: int) -> bytes:
-        """So many bytes; what a header declares is reserved only as it comes."""
+        """So many bytes; memory is taken as they come, not as a header declares."""
         parts = []
         while size > 0:
             part = self.read(min(size, 2**20))
             if not part:
-                raise EOFError(f"it breaks off, {size:,} bytes before the end of a member")
+                raise EOFError(f"it ends {size:,} bytes before the end of a member")
             parts.append(part)
             size -= len(part)
         return b"".join(parts)
@@ -97,7 +97,7 @@ def read_members(source: Path, wanted: Collection[str]) -> list[Members]:
         raise UserError(f"{source} unpacks to more than {LIMIT >> 20} MiB: refused") from None
     except (EOFError, tarfile.TarError, zlib.error, gzip.BadGzipFile) as error:
         reason = str(error) or type(error).__name__
-        raise UserError(f"{source} is not a whole .tar or .tar.gz archive: {reason}") from None
+        raise UserError(f"{source} is not a complete .tar or .tar.gz archive: {reason}") from None
     except OSError as error:
         raise UserError(f"cannot read {source}: {error.strerror or error}") from None
 
@@ -130,7 +130,7 @@ def _plain_files(
             return
         member = tarfile.TarInfo.frombuf(header, "utf-8", "surrogateescape")
         if member.size < 0 or member.type == tarfile.GNUTYPE_SPARSE:
-            raise tarfile.ReadError("a member of negative size, or with holes")
+            raise tarfile.ReadError("a member of negative size, or a sparse one")
         if member.type in _WITHOUT_CONTENT:
             long_name = None
             continue
@@ -156,7 +156,7 @@ def _plain_files(
 
 
 def _name_in(content: bytes, kind: bytes) -> str | None:
-    """The name of the next member, where a header of its own gives it, by GNU or by POSIX."""
+    """The name of the next member, if this header of GNU or POSIX gives it."""
     if kind == tarfile.GNUTYPE_LONGNAME:
         return content.partition(b"\0")[0].decode(errors="surrogateescape")
     found = re.search(rb"(?:^|\n)[0-9]+ path=([^\n]*)\n", content)

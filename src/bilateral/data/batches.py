@@ -122,7 +122,7 @@ class Moves(NamedTuple):
     mirror: Tensor
 
     def back(self) -> "Moves":
-        """The moves that undo these, but for what they pushed out of the frame."""
+        """The moves that undo these, except for what they pushed out of the frame."""
         rows, columns = self.shifts[:, :1], self.shifts[:, 1:]
         columns = torch.where(self.mirror[:, None], columns, -columns)
         return Moves(torch.cat([-rows, columns], 1), self.mirror)

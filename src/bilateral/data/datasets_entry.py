@@ -45,16 +45,16 @@ class Split:
     labels: npt.NDArray[np.int64]
     classes: tuple[str, ...]
     files: str = ""
-    """Which pictures of somebody's folder these are, as a digest; other data are known by name."""
+    """A digest of the pictures' names, for a user's own folder; other data are known by name."""
 
     @property
     def streamed(self) -> bool:
-        """Whether images are decoded when they are asked for, as they are too large together."""
+        """Whether images are decoded when they are indexed instead of being held in memory."""
         return not isinstance(self.pixels, np.ndarray)
 
     @property
     def image_values(self) -> int:
-        """The numbers that one image is made of."""
+        """How many values one image has."""
         return math.prod(self.pixels.shape[1:])
 
 
@@ -73,7 +73,7 @@ class Reader(Protocol):
         """The files it needs."""
 
     def read(self, files: Members, entry: "DatasetEntry", split: SplitName) -> tuple[Bytes, Bytes]:
-        """Pixels and labels of a split; the digests are somebody else's business."""
+        """Pixels and labels of a split; the digests are checked by the caller."""
 
 
 @dataclass(frozen=True)
@@ -108,7 +108,7 @@ class DatasetEntry:
         return (count, *self.image_shape) if part == "pixels" else (count,)
 
     def fault(self, split: SplitName, part: Part, array: npt.NDArray[Any]) -> str | None:
-        """What tells `array` from the data set's own, if anything does."""
+        """How `array` differs from the data set's own, if it does."""
         shape = self.shape(split, part)
         if array.dtype != np.uint8 or array.shape != shape:
             return f"uint8 {shape} expected, {array.dtype} {array.shape} found"

@@ -1,7 +1,7 @@
 """The images of a split as evaluation asks for them: by number, as floats on the device.
 
-A split in memory lives on the device as uint8. Photographs are decoded batch by batch, the one that
-is expected next while the device is busy with the last.
+A split in memory lives on the device as uint8. Photographs are decoded batch by batch, the
+expected next one while the device works on the last.
 """
 
 from concurrent.futures import Future, ThreadPoolExecutor

@@ -1,4 +1,4 @@
-"""CutMix (Yun et al. 2019): a box of some images shows another one, and labels mix by area.
+"""CutMix (Yun et al. 2019): a box in some images shows another image, and labels mix by area.
 
 Rebuffi et al. (2021) report that with averaged weights it keeps long adversarial training from
 overfitting. The other image is the one before in the batch, whose order is random anyway.
@@ -30,7 +30,7 @@ def pasted(images: Tensor, boxes: Tensor) -> Tensor:
 def drawn_boxes(keys: Tensor, share: float, height: int, width: int) -> Tensor:
     """Where each image shows the other one: a box about a uniform point, cut at the border.
 
-    Its area before that is a uniform share of the image's, and its sides are as the image's. About
+    Before the cut, its area is a uniform share of the image's, its shape that of the image. About
     `share` of the images have one; `keys` decide image by image.
     """
     chosen, area, row, column = uniform(derive(keys, _BOX), (4,)).unbind(1)

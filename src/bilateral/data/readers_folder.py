@@ -1,4 +1,4 @@
-"""Somebody's own images: a folder of class folders, in memory or, where they are many, streamed.
+"""A user's own images: a folder of class folders, in memory or, if too large for it, streamed.
 
 `PATH/<class>/*` is one set, of which a tenth of each class is held out by the names of class and
 file; `PATH/train/` and `PATH/val/` (or `test/`) of class folders are used as they are.
@@ -32,7 +32,7 @@ def load_folder(
 
     With `image_size` the shorter side is resized to it and the centre cropped; without it all
     images must have one size. `streamed` says whether its pixels are `Photographs` or in memory;
-    none: by what they would need.
+    None decides by their size.
     """
     path = path.expanduser()
     if image_size is not None and not 1 <= image_size <= LARGEST_SIDE:
@@ -48,13 +48,13 @@ def load_folder(
 
 
 def training_files(path: Path) -> str:
-    """`Split.files` of the pictures that a folder has for training; none is read."""
+    """`Split.files` of a folder's training pictures; none of them is read."""
     files = files_of_split(path.expanduser(), "train")
     return _digest_of([name for images in files.values() for name in images])
 
 
 def _digest_of(names: list[str]) -> str:
-    """Of classes and file names, by which pictures are for training, held out, or for test."""
+    """The digest of class and file names, which decide what a picture is used for."""
     listed = b"\0".join(fsencode("/".join(Path(name).parts[-2:])) for name in names)
     return sha256(listed).hexdigest()
 
@@ -62,14 +62,14 @@ def _digest_of(names: list[str]) -> str:
 def files_of_split(path: Path, split: SplitName) -> dict[str, list[str]]:
     """The image files of each class, by their names within `path`."""
     if not path.is_dir():
-        raise UserError(f"{path} is not a folder: folder:PATH needs one with a folder a class")
+        raise UserError(f"{path} is not a folder: folder:PATH needs one with a subfolder per class")
     train = path / "train" if _is_set(path / "train") else None
     test = _test_set(path)
     if test is None:
         return _hold_out(_files_by_class(train or path, path), split)
     if train is None:
         if split == "train":
-            raise UserError(f"{path} has {test.name}/ but no train/ of class folders")
+            raise UserError(f"{path} has {test.name}/ but no train/ with class folders")
         return _files_by_class(test, path)
     both = {"train": _files_by_class(train, path), "test": _files_by_class(test, path)}
     different = sorted(both["train"].keys() ^ both["test"].keys())
@@ -80,7 +80,7 @@ def files_of_split(path: Path, split: SplitName) -> dict[str, list[str]]:
 
 
 def has_test_set(path: Path) -> bool:
-    """Whether a folder brings its own test pictures, or a tenth of each class is held out."""
+    """Whether a folder has its own test pictures; if not, a tenth of each class is held out."""
     return _test_set(path.expanduser()) is not None
 
 
@@ -108,8 +108,9 @@ def same_test_pictures(folder: RunFolder, name: str) -> None:
     kind, _, path = name.partition(":")
     if kind == "folder" and folder.former_split and not has_test_set(Path(path)):
         raise UserError(
-            f"{folder.path} was trained when {folder.former_split} chose the pictures for test in "
-            f"{name}; what is for test now was trained on: train again under another --name"
+            f"{folder.path} was trained by an older version that chose the test pictures of {name} "
+            f"by {folder.former_split}; it may have been trained on today's test pictures: train "
+            "again under another --name"
         )
 
 
@@ -139,7 +140,7 @@ def _hold_out(files: dict[str, list[str]], split: SplitName) -> dict[str, list[s
             raise UserError(f"class {name} has one image: a tenth cannot be held out for testing")
         places = {image: _place(image) for image in images}
         first, *_, last = sorted(places.values())
-        # One on either side, whatever the names are.
+        # At least one on either side, whatever the names are.
         limit = min(max(0.1, nextafter(first, 1.0)), last)
         chosen[name] = [image for image in images if (places[image] < limit) == (split == "test")]
     return chosen
@@ -148,10 +149,10 @@ def _hold_out(files: dict[str, list[str]], split: SplitName) -> dict[str, list[s
 def _place(image: str) -> float:
     """A number in [0, 1) that follows from a file's class and name alone.
 
-    It is the same for every run, so none is trained on what judges another, and stays when others
-    are added: a tenth by count would move pictures from one side to the other then. Only the one
-    picture that is for test where a small class has none below a tenth may change. Without the
-    class, all classes of 000.png, 001.png and so on would share one draw.
+    It is the same for every run, so no run trains on the test pictures of another, and it stays
+    when pictures are added, where a tenth by count would move some from one side to the other. Only
+    the single test picture of a small class that has none below a tenth may change. Without the
+    class in it, all classes of 000.png, 001.png and so on would share one draw.
     """
     named = "/".join(Path(image).parts[-2:])
     return int.from_bytes(sha256(fsencode(named)).digest()[:6]) / 2**48

@@ -1,7 +1,7 @@
 """SVHN's official files: MATLAB 5, of which two arrays of bytes are read and nothing else.
 
 What is expected is known beforehand, so no size that a file claims is believed: an element that
-passes the end of the file, or unpacks to more than the arrays take, is refused.
+runs past the end of the file, or unpacks to more than the arrays take, is refused.
 """
 
 import math
@@ -54,7 +54,7 @@ class MatFiles:
 
 
 def read_arrays(content: bytes, shapes: Mapping[str, Shape], where: str) -> dict[str, Bytes]:
-    """The named arrays of bytes, each of exactly its shape; other variables are passed over."""
+    """The named arrays of bytes, each of exactly its shape; other variables are skipped."""
     try:
         arrays = dict(_variables(content, shapes))
     except (ValueError, zlib.error) as error:
@@ -66,7 +66,7 @@ def read_arrays(content: bytes, shapes: Mapping[str, Shape], where: str) -> dict
 
 
 class _Elements:
-    """Data elements one after another, none of which may pass the end of `data`."""
+    """Data elements one after another, none of which may run past the end of `data`."""
 
     def __init__(self, data: memoryview, order: str) -> None:
         self.data, self.order, self.position = data, order, 0
@@ -74,7 +74,7 @@ class _Elements:
     def take(self, size: int) -> memoryview:
         left = len(self.data) - self.position
         if size > left:
-            raise ValueError(f"it breaks off, {size} bytes expected, {max(left, 0)} found")
+            raise ValueError(f"it is cut short, {size} bytes expected, {max(left, 0)} found")
         self.position += size
         return self.data[self.position - size : self.position]
 
@@ -135,7 +135,7 @@ def _unpack(data: memoryview, limit: int) -> memoryview:
     if len(unpacked) > limit:
         raise ValueError("it unpacks to more than its arrays take")
     if not stream.eof:
-        raise ValueError("a packed variable breaks off")
+        raise ValueError("a packed variable is cut short")
     return memoryview(unpacked)
 
 
@@ -153,7 +153,7 @@ def _variable(parts: _Elements, shapes: Mapping[str, Shape]) -> tuple[str, Bytes
         raise ValueError(f"{name} has damaged flags or shape")
     word, _ = struct.unpack(f"{parts.order}II", flags)
     if word & 0xFF not in _NUMERIC_CLASSES or word & _COMPLEX_FLAG:
-        raise ValueError(f"{name} is no array of real numbers")
+        raise ValueError(f"{name} is not an array of real numbers")
     shape = struct.unpack(f"{parts.order}{len(sizes) // 4}i", sizes)
     if shape != shapes[name]:
         raise ValueError(f"{name} of shape {shapes[name]} expected, {shape!s:.60} found")

@@ -1,8 +1,8 @@
 """The official CIFAR batches: pickles that Python 2 wrote with an old numpy.
 
 A pickle is a program: it can call whatever it names, reserve memory for what it does not hold, and
-build keys that take for ever to hash. So no unpickler runs it. Its operations are read one by one,
-those of a batch alone are known, and of names and calls only a record is made.
+build keys that take forever to hash. So no unpickler runs it: its operations are read one by one,
+only those of a batch are accepted, and names and calls are merely recorded.
 """
 
 import pickletools
@@ -15,7 +15,7 @@ from bilateral.data.datasets_entry import Bytes
 from bilateral.errors import UserError
 
 OPERATIONS = 2**20
-"""The most that a batch may have; the 50,000 images of CIFAR-100 take 250 thousand."""
+"""The most operations of a batch; the 50,000 images of CIFAR-100 take 250 thousand."""
 
 _ARRAY, _TYPE = "numpy.core.multiarray._reconstruct", "numpy.dtype"
 _NAMES = (_ARRAY, "numpy.ndarray", _TYPE)
@@ -113,16 +113,16 @@ class _Reading:
         return self.stack[-1]
 
     def _put(self, items: list[Any]) -> None:
-        """Keys are text: what else could be hashed may take for ever."""
+        """Keys must be text: hashing anything else may take forever."""
         keys, values = items[::2], items[1::2]
         if not all(isinstance(key, bytes | str) for key in keys):
-            raise ValueError("a key that is no text")
+            raise ValueError("a key that is not text")
         self._top(dict).update(zip(keys, values, strict=True))
 
 
 def _known(name: str) -> _Name:
     if name not in _NAMES:
-        raise ValueError(f"it asks for {name[:100]}, refused")
+        raise ValueError(f"it asks for {name[:100]}, which is refused")
     return _Name(name)
 
 
@@ -165,4 +165,4 @@ def _bytes_of(array: Any, where: str) -> Bytes:
         ):
             if rows > 0 and columns > 0 and rows * columns == len(raw):
                 return np.frombuffer(raw, dtype=np.uint8).reshape(rows, columns)
-    raise UserError(f"{where} is not a CIFAR batch: its data is no array of bytes")
+    raise UserError(f"{where} is not a CIFAR batch: its data is not an array of bytes")

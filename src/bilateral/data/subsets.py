@@ -11,7 +11,7 @@ from bilateral.errors import UserError
 
 
 def balanced_subset(labels: np.ndarray, count: int, seed: int) -> np.ndarray:
-    """The numbers of `count` images, as evenly over the classes as there are images; sorted.
+    """The numbers of `count` images, spread over the classes as evenly as possible; sorted.
 
     A smaller subset of the same seed is part of a larger one.
     """
@@ -39,7 +39,7 @@ def chosen_images(split: Split, images: int | None, name: str) -> np.ndarray:
 def data_digest(split: Split) -> str:
     """SHA-256 of a split's pixels and labels: what a measurement was made on.
 
-    Of photographs it is the files that count, and the size to which they are read.
+    For photographs, of their files and the size at which they are read.
     """
     digest = hashlib.sha256(repr(split.pixels.shape).encode())
     if isinstance(split.pixels, Photographs):

@@ -1,4 +1,4 @@
-"""What a folder of pictures is like, by its names and some headers; none is decoded; no torch."""
+"""A folder of pictures summed up from its names and some headers; none is decoded; no torch."""
 
 from dataclasses import dataclass
 from pathlib import Path
@@ -19,9 +19,9 @@ class Survey:
     classes: int
     images: int
     side: int
-    """Pixels of the shorter side of the picture in the middle, by that side."""
+    """The median of the pictures' shorter sides, in pixels."""
     size: tuple[int, int] | None
-    """Width and height, where all that were looked at have the same."""
+    """Width and height, where all sampled pictures have the same."""
     test_images: int = 0
 
 

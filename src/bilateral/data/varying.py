@@ -1,4 +1,4 @@
-"""Images seen otherwise: each with one change of light or of view (Müller and Hutter 2021).
+"""Varied images: each with one change of light or of view (Müller and Hutter 2021).
 
 Li and Spratling (2023) report that more varied images keep adversarial training from overfitting.
 The changes are some of TrivialAugment's, about as strong as there; those that change single bits
@@ -15,8 +15,8 @@ from bilateral.randomness import derive, uniform
 
 LIGHTER, STEEPER, GREYER, TURNED, SHEARED_ACROSS, SHEARED_DOWN = range(6)
 LIGHT, SHEAR, TURN = 0.6, 0.3, math.pi / 6
-"""The most that brightness, contrast and colour change, a column or row is shifted, and an image
-turned: as a share, as a share of its distance from the middle, and in radians."""
+"""The largest change of brightness, contrast and colour, as a share; the largest shift of a row or
+column, as a share of its distance from the middle; and the largest rotation, in radians."""
 _CHANGE = 6
 
 
@@ -29,7 +29,7 @@ def varied(images: Tensor, keys: Tensor, share: float) -> Tensor:
 
 
 def lit(images: Tensor, kinds: Tensor, strengths: Tensor) -> Tensor:
-    """The images whose kind is one of light nearer to black, to their mean or to grey, or farther.
+    """Images whose kind is one of light, moved towards or away from black, their mean or grey.
 
     A strength is in [-1, 1]; the other images stay as they are.
     """
@@ -42,7 +42,7 @@ def lit(images: Tensor, kinds: Tensor, strengths: Tensor) -> Tensor:
 
 
 def viewed(images: Tensor, kinds: Tensor, strengths: Tensor) -> Tensor:
-    """The images whose kind is one of view turned or sheared about their middle over mid-grey."""
+    """Images whose kind is one of view, turned or sheared about their middle over mid-grey."""
     height, width = images.shape[-2:]
 
     def where(kind: int, most: float) -> Tensor:
@@ -66,7 +66,7 @@ def viewed(images: Tensor, kinds: Tensor, strengths: Tensor) -> Tensor:
 
 
 def _grey(images: Tensor) -> Tensor:
-    """One channel as bright as the image."""
+    """The luminance as one channel."""
     if images.shape[1] != 3:
         return images.mean(1, keepdim=True)
     return 0.299 * images[:, :1] + 0.587 * images[:, 1:2] + 0.114 * images[:, 2:]

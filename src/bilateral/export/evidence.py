@@ -1,7 +1,7 @@
 """What a run folder's files say of its model: training, robustness, verdict; no torch.
 
 Measurements of other weights, or of another version of the model's own code, are left out, and so
-are files that cannot be read; each is told of.
+are files that cannot be read; each omission is reported.
 """
 
 from contextlib import suppress
@@ -45,7 +45,7 @@ def read_evidence(folder: RunFolder, weights_digest: str, code_digest: str = "")
         else:
             entries.append(entry)
     with suppress(UserError, OSError):
-        remarks += [f"while it was trained, {event}" for event in folder.guard_events()]
+        remarks += [f"during training, {event}" for event in folder.guard_events()]
     diagnosis = _diagnosis(folder, remarks)
     if diagnosis is not None and diagnosis.weights_digest != weights_digest:
         remarks.append("diagnostics.json is of other weights: its verdict is not shown")
@@ -82,7 +82,7 @@ def _evaluations(folder: RunFolder, remarks: list[str]) -> list[Evaluation]:
 
 def _diagnosis(folder: RunFolder, remarks: list[str]) -> Diagnosis | None:
     if not folder.diagnostics.exists():
-        remarks.append("bilateral diagnose was not run: nothing tried to discredit the figures")
+        remarks.append("bilateral diagnose was not run: the figures have not been challenged")
         return None
     try:
         return read_record(folder.diagnostics, Diagnosis)
@@ -94,7 +94,7 @@ def _diagnosis(folder: RunFolder, remarks: list[str]) -> Diagnosis | None:
 def _last_epoch(folder: RunFolder) -> dict[str, Any]:
     """The last epoch that made these weights.
 
-    A guard that stops goes back before a collapse, and a run may keep those of an earlier one.
+    A guard that stops goes back to before the collapse, and a run may keep earlier weights.
     """
     try:
         records = folder.records()

@@ -46,16 +46,16 @@ from bilateral.storage import temporary_folder
 from bilateral.weights import read_about, read_weights, weights_digest, write_weights
 
 LIMIT = 1e-4
-"""The largest difference of a logit that is let through."""
+"""The largest difference of a logit that is accepted."""
 IMAGES = 32
 
 
 def export_run(
     folder: RunFolder, format: str, out: Path, note: Callable[[str], None] = lambda _: None
 ) -> Manifest:
-    """Write a run's model in a format of `FORMATS`, and its card; what is now in `out`.
+    """Write a run's model in a format of `FORMATS`, and its card; returns what is now in `out`.
 
-    Nothing is written where the exported model, loaded again, gives other logits.
+    Nothing is written if the exported model, loaded again, gives other logits.
     """
     check_writable(out)
     if format == "onnx":
@@ -90,7 +90,7 @@ def export_run(
         for path in written:
             write_atomic(out / path.name, path.read_bytes())
     if format == "safetensors" and len(written) == 1:
-        note(f"the network's code is not in the export: {run.model} must be there to load it")
+        note(f"the network's code is not in the export: loading it needs {run.model}")
     code = code_digest(run.model)
     evidence = read_evidence(folder, subject.weights_digest, code)
     card = model_card(subject, evidence, manifest.present(out))
@@ -99,7 +99,7 @@ def export_run(
 
 
 def largest_difference(model: nn.Module, loaded: Logits, images: Tensor) -> float:
-    """How far the logits of a loaded model are from the model's, alone and in a batch."""
+    """The largest difference of a loaded model's logits, for one image and for a batch."""
     differences = []
     with torch.no_grad():
         for part in (images[:1], images):
@@ -156,7 +156,7 @@ def _write(work: Path, format: str, model: nn.Module, subject: Subject) -> list[
         write_onnx(paths[0], traced(model, subject.shape, name), about)
     else:
         write_weights(paths[0], model, about)
-        if ":" in name:  # somebody's own code, which may need anything
+        if ":" in name:  # a user's own code, which may need anything
             return paths[:1]
         source = standalone_source(name, len(about["classes"]), about["channels"])
         paths[1].write_text(source, encoding="utf-8")

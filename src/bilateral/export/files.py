@@ -1,4 +1,4 @@
-"""The folder of an export: `export.json`, which names its files, and who may write what; no torch.
+"""The folder of an export: `export.json`, which names its files, and what it may replace; no torch.
 
 An export replaces what an export of the same weights wrote, and nothing else.
 """
@@ -62,7 +62,9 @@ def digest_of(path: Path) -> str:
 def check_writable(out: Path) -> None:
     """Refuse a place where no folder can be made, and a run's own folder."""
     if (out / "config.json").exists():
-        raise UserError(f"{out} is a run folder: its own model.safetensors would be replaced")
+        raise UserError(
+            f"{out} is a run folder; its model.safetensors would be replaced: choose another --out"
+        )
     place = out
     while not place.exists():
         place = place.parent
@@ -89,12 +91,12 @@ def claim(out: Path, weights_digest: str, names: tuple[str, ...]) -> Manifest:
     for name in (*names, CARD):
         if (out / name).exists() and name not in own:
             raise UserError(
-                f"{out / name} is there already and no export wrote it: choose another --out"
+                f"{out / name} exists already and no export wrote it: choose another --out"
             )
     return manifest
 
 
 def write_manifest(out: Path, manifest: Manifest) -> None:
-    """`export.json`, written before the files it names: so they are an export's from the start."""
+    """`export.json`, written before the files that it names, so that these are known as its own."""
     text = manifest.model_dump_json(by_alias=True, indent=1)
     write_atomic(out / MANIFEST, (text + "\n").encode())

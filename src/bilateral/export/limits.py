@@ -10,13 +10,13 @@ STRONGEST = "autoattack"
 
 
 def limits(evidence: Evidence) -> list[str]:
-    """A line each, as Markdown; the gravest first."""
+    """A line each, as Markdown; the most serious first."""
     entries = evidence.evaluations
     lines = []
     if not entries:
         lines.append(
-            "No robustness of these weights has been measured. Nothing is claimed: take the model "
-            "for not robust until `bilateral evaluate` has been run."
+            "The robustness of these weights has not been measured. Nothing is claimed: treat the "
+            "model as not robust until `bilateral evaluate` has been run."
         )
     lines += _weak(entries)
     lines += [_strength(entry, entries) for entry in entries if not _only_weak(entry, entries)]
@@ -27,7 +27,7 @@ def limits(evidence: Evidence) -> list[str]:
         )
     lines += [f"{escaped(remark)}." for remark in evidence.remarks]
     if evidence.run.method == "undefended":
-        lines.append("It was trained on clean images alone: it is a twin to compare with.")
+        lines.append("It was trained on clean images only: it is a baseline for comparison.")
     else:
         budget = fraction_text(evidence.run.adversary.epsilon)
         lines.append(f"It was trained against perturbations of at most {budget} (L-inf).")
@@ -35,8 +35,8 @@ def limits(evidence: Evidence) -> list[str]:
         lines.append(f"Threat model measured: {_threat_models(entries)}.")
     lines += [
         "Not measured: larger budgets, other norms than those named, patches, rotations and other "
-        "geometric changes, blur, noise and other corruptions, other data sets, training data "
-        "that somebody tampered with.",
+        "geometric changes, blur, noise and other corruptions, other data sets, poisoned "
+        "training data.",
         "Attacks give upper bounds: a stronger attack can only lower them, and none of this is a "
         "proof.",
     ]
@@ -60,13 +60,13 @@ def _only_weak(entry: Evaluation, entries: tuple[Evaluation, ...]) -> bool:
 
 
 def _weak(entries: tuple[Evaluation, ...]) -> list[str]:
-    """One line for all evaluations that AutoAttack is missing from."""
+    """One line for all evaluations without AutoAttack."""
     where = [_where(entry) for entry in entries if _only_weak(entry, entries)]
     if not where:
         return []
     return [
         f"AutoAttack was not run {', nor '.join(where)}: the figures are upper bounds by weaker "
-        "attacks, and models that looked robust under such attacks have lost half of that accuracy "
+        "attacks, and some models that looked robust under them have lost half of that accuracy "
         "under AutoAttack."
     ]
 

@@ -1,4 +1,4 @@
-"""Text from anywhere as Markdown that shows it and does nothing else; no torch."""
+"""Untrusted text as Markdown that shows it literally; no torch."""
 
 import re
 import unicodedata
@@ -10,7 +10,7 @@ _TURNS_DIRECTION = {*range(0x202A, 0x202F), *range(0x2066, 0x206A)}
 
 
 def escaped(text: str) -> str:
-    """One line in which no character is markup; what cannot be shown is written as its code."""
+    """One line in which no character is markup; the invisible is written as its code point."""
     shown = (_shown(letter) for letter in " ".join(text.split()))
     return _FIRST_OF_LIST.sub(r"\1\\\2", _ACTIVE.sub(r"\\\g<0>", "".join(shown)))
 

@@ -27,7 +27,7 @@ _SHOWN_CLASSES = 100
 
 @dataclass(frozen=True)
 class Subject:
-    """The exported model; `about` is what its weights' file says of it."""
+    """The exported model; `about` is the metadata of its weights' file."""
 
     about: dict[str, Any]
     parameters: int
@@ -73,8 +73,8 @@ def _format(subject: Subject, name: str, files: Sequence[ExportedFile]) -> str:
     if "model.py" in entry.files and "model.py" not in [file.name for file in files]:
         model = escaped(subject.about["model"])
         return (
-            f"`{name}`: the weights alone. The network's code is {model} and must be there to "
-            "load them; the other formats hold code and weights."
+            f"`{name}`: the weights alone. Loading them needs the network's code, {model}; the "
+            "other formats hold code and weights."
         )
     checked = (
         f"Loaded again after writing, its logits differ from the run's own by at most "
@@ -87,14 +87,14 @@ def _format(subject: Subject, name: str, files: Sequence[ExportedFile]) -> str:
 def _intended_use(subject: Subject, run: Run) -> str:
     channels, height, width = subject.shape
     pictures = (
-        "A picture becomes one as RGB, resized by bilinear interpolation until its shorter side "
-        f"has {height} pixels, its middle {height} x {width} cut out (Pillow's `ImageOps.fit`), "
-        "divided by 255. "
+        "To prepare a picture: convert it to RGB, resize it by bilinear interpolation until its "
+        f"shorter side has {height} pixels, crop the central {height} x {width} (Pillow's "
+        "`ImageOps.fit`), divide by 255. "
     )
     return (
         "Research on adversarial robustness: as a baseline, as a target for new attacks, as a "
-        f"source of transfer attacks. It sorts images like those of {escaped(run.data.name)} into "
-        f"{len(subject.about['classes'])} classes and knows no others.\n\n"
+        f"source of transfer attacks. It classifies images like those of {escaped(run.data.name)} "
+        f"into {len(subject.about['classes'])} classes and knows no others.\n\n"
         f"Input: float32 images in [0, 1], shape (N, {channels}, {height}, {width}); the "
         f"normalisation is inside. {pictures if run.image_size else ''}Output: logits, one for "
         "each class in the order below.\n\n"
@@ -123,7 +123,9 @@ def _data(subject: Subject, run: Run) -> str:
     ]
     if run.weights is not None:
         source = "/".join(Path(run.weights).parts[-3:])
-        lines.append(f"Begun with other weights, {escaped(source)}: their data are behind it too")
+        lines.append(
+            f"Training began with other weights, {escaped(source)}, and so used their data too"
+        )
     return "\n".join(f"- {line}" for line in lines)
 
 
@@ -152,7 +154,7 @@ def _recipe(run: Run) -> str:
         parts.append("Differs from the recipe of that name in: " + escaped("; ".join(changed)))
     parts.append(
         "To train it again, save the following as `config.json` and give it to the package "
-        "(its paths, if it has some, are those of the machine it was trained on)."
+        "(paths in it are those of the machine it was trained on)."
     )
     parts.append(block("bilateral train config.json --out again", "console"))
     parts.append(block(json.dumps({"run": run.model_dump(mode="json")}, indent=1), "json"))
@@ -160,7 +162,7 @@ def _recipe(run: Run) -> str:
 
 
 def _labels(labels: Labels) -> str:
-    """The rule, and what it heeds."""
+    """The rule and its settings."""
     said: list[str] = [labels.rule]
     if labels.rule == "smoothing":
         said.append(f"budget {labels.budget:g}")
@@ -174,13 +176,13 @@ def _labels(labels: Labels) -> str:
 
 
 def _pull(run: Run) -> str:
-    """The distance that the loss has beside the labels, if it has one."""
+    """The loss's distance between the two predictions, if it has one."""
     settings = run.regulariser
     if run.method == "undefended" or (run.method == "adversarial" and settings.kind == "none"):
         return ""
     if settings.kind == "none":
         return f"divergence, weight {run.trades_weight:g}"
-    rising = ", rising from nothing over the run" if settings.rising else ""
+    rising = ", rising from zero over the run" if settings.rising else ""
     return f"{settings.kind}, of {settings.of}, weight {settings.weight:g}{rising}"
 
 
@@ -204,7 +206,7 @@ def _architecture(subject: Subject, run: Run) -> str:
 
 
 def _weights(run: Run) -> str:
-    """Which of those that training passed through."""
+    """Which weights of the run these are."""
     if run.keep == "best":
         kept, images = "averaged ones" if run.averaging else "those", f"{run.images_read:,}"
         return f"{kept} of the epoch at which most of {images} held-out images withstood PGD-10"
@@ -237,7 +239,7 @@ def _training(evidence: Evidence) -> str:
 
 def _robustness(evidence: Evidence) -> str:
     if not evidence.evaluations:
-        return "Not measured: no figure here is of these weights."
+        return "Not measured: there are no figures for these weights."
     entries = sorted(evidence.evaluations, key=lambda entry: STRONGEST not in entry.attacks)
     rows = [row for entry in entries for row in _rows(entry)]
     head = ["data", "attack", "budget", "images", "accuracy (%)", "95 % interval"]
@@ -249,7 +251,7 @@ def _robustness(evidence: Evidence) -> str:
     if any(name.endswith("-last") for entry in entries for name in entry.attacks):
         said += (
             " Of an attack whose name ends in `-last` only the last point counts, as in the "
-            "paper: it leaves more than the same attack without."
+            "paper: it leaves more than the same attack without `-last`."
         )
     return f"{said}\n\n{table(head, rows)}"
 
@@ -261,7 +263,7 @@ def _rows(entry: Evaluation) -> list[list[str]]:
     ]
     for name, attack in entry.attacks.items():
         lines.append((name, budget, attack.images, attack.accuracy, attack.interval))
-        # Attacks that seek the smallest L2 change say more than what they do within the budget.
+        # Attacks that seek the smallest L2 change also say what holds at L2 radii.
         for radius, accuracy in attack.accuracy_at_radius.items():
             interval = wilson_interval(round(accuracy * attack.images), attack.images)
             lines.append((name, f"{radius} L2", attack.images, accuracy, interval))

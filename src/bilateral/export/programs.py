@@ -1,4 +1,4 @@
-"""The model as a program: `torch.export`'s, and ONNX's made from it.
+"""The model as a `torch.export` program, and as an ONNX model made from that.
 
 Both take any number of images, have the normalisation inside and are in eval mode.
 """
@@ -35,7 +35,7 @@ def traced(model: nn.Module, shape: tuple[int, ...], name: str) -> ExportedProgr
             program = torch.export.export(
                 model.eval(), example, dynamic_shapes=({0: Dim("batch", min=1)},)
             )
-    except Exception as error:  # whatever the code of somebody's own model leads to
+    except Exception as error:  # whatever a user's own model raises
         reason = (str(error).splitlines() or [type(error).__name__])[0]
         raise UserError(
             f"torch.export cannot trace {name} ({reason}); --format safetensors needs no tracing"
@@ -47,7 +47,7 @@ def traced(model: nn.Module, shape: tuple[int, ...], name: str) -> ExportedProgr
 
 
 def _make_portable(module: GraphModule) -> None:
-    """Without the paths of this machine, and without assertions that tie it to this device."""
+    """Remove the paths of this machine, and assertions that tie it to this device."""
     for node in list(module.graph.nodes):
         node.meta.pop("stack_trace", None)
         if node.target is torch.ops.aten._assert_tensor_metadata.default:
@@ -70,7 +70,7 @@ def load_program(path: Path) -> Logits:
 
 
 def require_onnx() -> None:
-    """Refuse before any work where a package is missing."""
+    """Refuse, before any work, where a package is missing."""
     missing = [name for name in ONNX_PACKAGES if importlib.util.find_spec(name) is None]
     if missing:
         raise UserError(
@@ -101,9 +101,9 @@ def _onnx_model(program: ExportedProgram, name: str) -> Any:
                 output_names=["logits"],
                 dynamic_shapes=({0: Dim("batch", min=1)},),
             )
-            assert exported is not None  # none stands for the exporter before this one
+            assert exported is not None  # only the older exporter returns None
             return exported.model_proto
-    except Exception as error:  # an operation that ONNX has no word for
+    except Exception as error:  # an operation without an ONNX equivalent
         reason = str(error.__cause__ or error).splitlines()[0]
         raise UserError(f"torch.onnx cannot export {name} ({reason}); try --format torch") from None
 
@@ -123,7 +123,7 @@ def load_onnx(path: Path) -> Logits:
 
 @contextmanager
 def _quietly() -> Iterator[None]:
-    """Without what torch's exporters print, log and warn of beside the errors that they raise."""
+    """Silence what torch's exporters print, log and warn of; errors are still raised."""
     before = logging.root.manager.disable
     logging.disable(logging.ERROR)
     try:

@@ -57,7 +57,7 @@ def standalone_source(model: str, classes: int, channels: int) -> str:
 
 
 def _bodies(module: str, imports: dict[str, set[str]], seen: set[str]) -> list[str]:
-    """What stands below the imports of a module, after that of the package's modules it imports."""
+    """The code below a module's imports, preceded by that of the package's modules it imports."""
     if module in seen:
         return []
     seen.add(module)

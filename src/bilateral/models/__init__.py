@@ -80,7 +80,7 @@ def model_entry(name: str) -> ModelEntry:
     if depth < 10 or depth % 6 != 4:
         raise UserError(f"'{name}': the depth D of wrn-D-W must be 6k + 4 (10, 16, 22, 28, ...)")
     if depth > 1000 or width > 100:
-        raise UserError(f"'{name}': a depth of at most 1000 and a width of at most 100")
+        raise UserError(f"'{name}': the depth must be at most 1000 and the width at most 100")
     if width < 1:
         raise UserError(f"'{name}': the width W of wrn-D-W must be at least 1")
     return ModelEntry(
@@ -96,7 +96,7 @@ def build_model(
     """A fresh model: a name in `MODELS`, `wrn-D-W`, `file.py:function`, `package.module:function`
     or `timm:NAME`.
 
-    `image_size` is for the models from outside: those in the table take images of any size.
+    `image_size` is for models from outside: those in the table take images of any size.
     """
     if ":" in name:
         from bilateral.models.external import external_model, timm_model

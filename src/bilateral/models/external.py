@@ -20,7 +20,7 @@ if TYPE_CHECKING:
 def load_function(target: str) -> Callable[..., Any]:
     """The function that `file.py:function` or `package.module:function` names.
 
-    The file's folder, or the current one for a module, joins the end of `sys.path`, so that the
+    The file's folder, or the current one for a module, is appended to `sys.path`, so that the
     user's code finds its neighbours as it does when Python runs it.
     """
     source, _, name = target.rpartition(":")
@@ -44,9 +44,9 @@ def load_function(target: str) -> Callable[..., Any]:
 def external_model(
     target: str, classes: int, channels: int, image_size: int | tuple[int, int] | None
 ) -> "nn.Module":
-    """What `target`'s function returns, called with those of the arguments that it takes.
+    """What `target`'s function returns, called with the arguments that it accepts.
 
-    An `image_size` that is not known is left out, so the function's own default stands.
+    An unknown `image_size` is left out, so the function's own default applies.
     """
     from torch import nn
 
@@ -58,7 +58,7 @@ def external_model(
         accepted = _accepted(function, arguments)
     except (TypeError, ValueError) as error:
         given = ", ".join(arguments)
-        raise UserError(f"{target}: {error}; a model's function is given {given}") from None
+        raise UserError(f"{target}: {error}; the function is given {given}") from None
     try:
         model = function(**accepted)
     except Exception as error:
@@ -67,7 +67,7 @@ def external_model(
         raise UserError(f"{target} returned {type(model).__name__}, not a torch.nn.Module")
     try:
         model.train(model.training)
-    except NotImplementedError:  # a program of torch.export: its mode is part of it
+    except NotImplementedError:  # a program of torch.export: its mode is fixed
         from bilateral.models.program import Program
 
         return Program(model)
@@ -130,7 +130,7 @@ def _module_named(name: str) -> ModuleType:
 
 
 def make_importable(folder: Path) -> None:
-    """Let the code in a folder be imported by name, after all that could be before."""
+    """Make the code in a folder importable by name; what was importable before comes first."""
     entry = str(folder.resolve())
     if entry not in sys.path:
         sys.path.append(entry)
@@ -157,7 +157,7 @@ def _functions_of(module: ModuleType) -> str:
 
 
 def _per_channel(values: tuple[float, ...], channels: int) -> tuple[float, ...]:
-    """The values as they are where they fit the channels, else their average for all of them."""
+    """The values if there is one per channel, else their average for all channels."""
     return values if len(values) == channels else (sum(values) / len(values),)
 
 

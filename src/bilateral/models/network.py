@@ -30,8 +30,8 @@ class Network(nn.Module):
     def forward(self, images: Tensor) -> Tensor:
         """Logits in float32 even under autocast.
 
-        Wrong classes of a model trained on soft labels lie close together; in bfloat16 they tie,
-        and a margin attack then follows the mean of several classes.
+        After training on soft labels the logits of wrong classes are nearly equal; in bfloat16 they
+        tie, and a margin attack then follows the mean of several classes.
         """
         features = self.features(images)
         if features.is_meta:  # there is no autocast to switch off

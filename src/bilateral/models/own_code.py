@@ -1,6 +1,6 @@
-"""Somebody's own code as a digest: a file, and whatever of theirs it imports; no torch.
+"""The digest of a user's own code: a file, and those of their files that it imports; no torch.
 
-Figures are used again only where the code behind them is the same, and a network often lies in
+Figures are reused only while the code behind them is the same, and a network is often defined in
 another file than the function that builds it.
 """
 
@@ -18,8 +18,8 @@ from bilateral.models.external import make_importable
 def source_digest(target: str) -> str:
     """A short digest of the file behind a target and of the files it imports.
 
-    Nothing is imported for it, and where the files lie does not matter. What comes with Python, or
-    was installed, is left out. UserError where there is no such file.
+    Nothing is imported for it, and it does not depend on where the files are. The standard library
+    and installed packages are left out. UserError where there is no such file.
     """
     source = target.rpartition(":")[0]
     if source.endswith(".py") or "/" in source:
@@ -39,7 +39,7 @@ def source_digest(target: str) -> str:
 
 
 def _files(first: Path) -> list[Path]:
-    """The file and all that it leads to, it first."""
+    """The file, then all files that it imports, directly or not."""
     roots = [first.parent, *_own_places()]
     found = [first]
     for file in found:
@@ -48,7 +48,7 @@ def _files(first: Path) -> list[Path]:
 
 
 def _own_places() -> list[Path]:
-    """Where imports look, but for Python itself and what was installed with it."""
+    """The folders that imports search, without Python's own and installed packages."""
     installed = {Path(prefix).resolve() for prefix in (sys.prefix, sys.base_prefix)}
     places = [Path(entry or ".").resolve() for entry in sys.path]
     return [
@@ -61,7 +61,7 @@ def _own_places() -> list[Path]:
 
 
 def _imported(file: Path, roots: list[Path]) -> Iterator[Path]:
-    """The files that a file's import statements name, as far as they lie below these folders."""
+    """The files that a file's import statements name, if they are below these folders."""
     try:
         tree = ast.parse(file.read_bytes())
     except (SyntaxError, ValueError, RecursionError):
@@ -78,7 +78,7 @@ def _imported(file: Path, roots: list[Path]) -> Iterator[Path]:
 
 
 def _modules(parts: list[str], roots: list[Path]) -> Iterator[Path]:
-    """The packages and the module of a dotted name; its last part may be a name inside of one."""
+    """The packages and the module of a dotted name; its last part may be a name in a module."""
     if parts[0] == "bilateral" or parts[0] in sys.stdlib_module_names:
         return
     for root in roots:
@@ -91,7 +91,7 @@ def _modules(parts: list[str], roots: list[Path]) -> Iterator[Path]:
 
 
 def _spec_without_importing(name: str) -> ModuleSpec | None:
-    """Where a module lies; `find_spec` would run the packages it is in."""
+    """The spec of a module; `importlib.util.find_spec` would run its parent packages."""
     spec, places, whole = None, None, ""
     for part in name.split("."):
         whole = f"{whole}.{part}" if whole else part

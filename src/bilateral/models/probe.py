@@ -1,4 +1,4 @@
-"""What is asked of a model before anything is spent on it: does it take the images, how it ends."""
+"""First questions to a model: whether it takes the images, and which layer makes its logits."""
 
 import torch
 from torch import Tensor, nn
@@ -7,13 +7,13 @@ from bilateral.errors import UserError
 
 
 def output_of(model: nn.Module, image: Tensor, name: str = "the model") -> Tensor:
-    """The outputs for one image in eval mode; what goes wrong is one line."""
+    """The outputs for some images in eval mode; whatever the model raises becomes one line."""
     modes = [(module, module.training) for module in model.modules()]
     model.eval()
     try:
         with torch.no_grad():
             outputs = model(image)
-    except Exception as error:  # whatever somebody's own model raises
+    except Exception as error:  # whatever a user's own model raises
         reason = (str(error).splitlines() or [type(error).__name__])[0]
         shape = tuple(image.shape[1:])
         raise UserError(f"{name} does not take images of shape {shape}: {reason}") from None
@@ -26,7 +26,7 @@ def output_of(model: nn.Module, image: Tensor, name: str = "the model") -> Tenso
 
 
 def last_linear_name(model: nn.Module, classes: int) -> str | None:
-    """Where the linear layer lies that makes the logits, if there is one."""
+    """The name of the last linear layer with an output for each class, if there is one."""
     fitting = [
         name
         for name, module in model.named_modules()

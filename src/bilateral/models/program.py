@@ -1,10 +1,10 @@
-"""A program of `torch.export` as a model whose mode can be set, which changes nothing in it."""
+"""A `torch.export` program as a model whose mode can be set, which changes nothing in it."""
 
 from torch import Tensor, nn
 
 
 class Program(nn.Module):
-    """What `torch.export.load(...).module()` returns, and refuses `train()` and `eval()`."""
+    """Wraps what `torch.export.load(...).module()` returns: it refuses `train()` and `eval()`."""
 
     def __init__(self, program: nn.Module) -> None:
         super().__init__()

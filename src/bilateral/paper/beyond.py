@@ -1,9 +1,9 @@
-"""Recipes beyond the paper, for models that hold under AutoAttack, and the table of what they keep.
+"""Recipes beyond the paper, for models that hold under AutoAttack, and the table of their figures.
 
-They learn from clean images, and pull the logits of clean and attacked images to each other by a
-weight that grows over the run (after NuAT; FGSM-PGI and LIET pull so too). `FAST` is NuAT's pull in
-a minute; `STRONG` has softer labels, more time, and CutMix, with which held-out readings do not
-fall at the end. One step does not always survive so long a run, so its guard acts.
+They learn from clean images, and pull the logits of clean and attacked images towards each other
+with a weight that grows over the run (after NuAT; FGSM-PGI and LIET do the same). `FAST` is NuAT's
+pull in a minute; `STRONG` has softer labels, more time, and CutMix, with which held-out readings do
+not fall at the end. One-step training does not always survive so long a run, so its guard acts.
 """
 
 from bilateral.config import Adversary, Data, Labels, Optimiser, Regulariser, Run
@@ -46,15 +46,15 @@ WIDE = STRONG.with_fields(
     check_epochs=10,
     epochs=40,
 )
-"""The first of `studies/varied.toml` in the paper's network, for as many epochs as fit a lease."""
+"""The first of `studies/varied.toml` in the paper's network, for the epochs of one GPU lease."""
 
 RUNS: dict[str, tuple[str, Run]] = {
     "cifar10-fast": (
-        "CIFAR-10, beyond the paper: NuAT's pull and start, a minute on one H200",
+        "CIFAR-10, beyond the paper: NuAT's regulariser and start, a minute on one H200",
         FAST,
     ),
     "cifar10-strong": (
-        "CIFAR-10, beyond the paper: a pull of both predictions that grows, soft labels, CutMix, "
+        "CIFAR-10, beyond the paper: a growing pull between predictions, soft labels, CutMix, "
         "four minutes on one H200",
         STRONG,
     ),
@@ -89,7 +89,7 @@ TABLE = PaperTable(
 )
 
 EVERY_TABLE = {**TABLES, TABLE.name: TABLE}
-"""The paper's, and ours."""
+"""The paper's and ours."""
 
 
 def table_named(name: str) -> PaperTable:

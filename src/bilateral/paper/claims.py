@@ -1,7 +1,7 @@
 """What the paper claims in words, as checks on the measured tables; no torch.
 
-A claim is a set of comparisons between cells of `results/<table>.json`. What "about", "far" or
-"hardly" mean is said in its text, in points of accuracy. Wherever it makes sense the same
+A claim is a set of comparisons between cells of `results/<table>.json`. Its text says in points of
+accuracy what "about", "far" or "hardly" mean. Wherever it makes sense the same
 comparisons are made again with AutoAttack's figures (or APGD's, where both sides have only those).
 """
 

@@ -1,4 +1,4 @@
-"""Comparisons between measured cells, the parts of which claims are made; no torch."""
+"""Comparisons between measured cells, of which claims are built; no torch."""
 
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
@@ -13,7 +13,7 @@ STAND_IN = "apgd"
 
 
 def cell_of(row: MeasuredRow, column: str) -> float | None:
-    """What a row holds under an attack's name, `clean`, or a column's title; none if nothing."""
+    """What a row holds under an attack's name, `clean`, or a column's title; None if nothing."""
     if column == "clean":
         value = row["clean_accuracy"]
     elif column in row["attacks"]:
@@ -24,7 +24,7 @@ def cell_of(row: MeasuredRow, column: str) -> float | None:
 
 
 def images_of(row: MeasuredRow, column: str) -> int | None:
-    """Of how many images a figure is; none if nobody says."""
+    """On how many images a figure was measured; None if not recorded."""
     if column == "clean":
         images = row.get("clean_images") or row.get("test_images")
     else:
@@ -72,9 +72,9 @@ class Cell:
 
 
 def one_model_each(results: Results, cells: Iterable[Cell]) -> Results:
-    """The rows that the cells name, one a title: figures of two models are no model's.
+    """The rows that the cells name, one per title: figures of two models must not be mixed.
 
-    That is the row with most of the cells, and of equals the longest schedule.
+    That is the row with most of the cells; among equals, the one with the longest schedule.
     """
     needed: dict[tuple[str, str], set[Cell]] = {}
     for cell in cells:

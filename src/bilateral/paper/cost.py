@@ -1,4 +1,4 @@
-"""What tables cost on this device, before hours are spent: forward passes over a measured rate."""
+"""What tables will cost on this device: their forward passes over a measured rate."""
 
 import time
 from collections.abc import Container, Iterator, Sequence
@@ -35,7 +35,7 @@ class Costs:
     trained: list[str]
     training_seconds: float
     evaluation_seconds: dict[str, float]
-    """At most, by table: what breaks early costs less."""
+    """At most, by table: images that break early cost less."""
     forwards_per_second: dict[str, float]
     """By `<model> on <data>`, as measured."""
 
@@ -54,7 +54,7 @@ class Costs:
 def costs(
     tables: Sequence[PaperTable], choices: Choices, device: torch.device, trained: Container[str]
 ) -> Costs:
-    """How many forward passes are to be done and how long they take at most; reads no data."""
+    """How long the forward passes of training and evaluation take; reads no data."""
     runs = all_runs(tables, choices)
     rates: dict[tuple[str, str], float] = {}
 

@@ -1,4 +1,4 @@
-"""Drawings as SVG, by matplotlib's object interface: the paper's figure, and labels seen."""
+"""Drawings as SVG, by matplotlib's object interface: the paper's figure, and a chart of labels."""
 
 import io
 import re
@@ -30,9 +30,9 @@ class LabelExample:
 
 
 def curve_figure(table: PaperTable, rows: Sequence[Mapping[str, Any]], choices: Choices) -> bytes:
-    """Accuracy against the number of attack steps, a curve a row; what AutoAttack leaves apart.
+    """Accuracy against the number of attack steps, a curve per row, and AutoAttack's apart.
 
-    Rows of one title are told apart by their network and epochs.
+    Rows of the same title are told apart by their network and epochs.
     """
     steps = {}
     for column, chosen in zip(table.columns, columns_of(table, choices), strict=True):

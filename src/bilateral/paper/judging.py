@@ -36,7 +36,7 @@ def _judge(claim: Claim, by_model: Sequence[Results]) -> Judgement:
 
 
 def claims_table(results: Results) -> Table:
-    """A row a claim: whether it holds, the figures, and the same under AutoAttack."""
+    """A row per claim: whether it holds, the figures, and the same under AutoAttack."""
     head = ["claim", "holds", "reading", "under AutoAttack"]
     rows = []
     for claim, finding, strong in findings(results):

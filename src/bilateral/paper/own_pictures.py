@@ -1,8 +1,8 @@
-"""The recipe `folder`: a robust model of somebody's own pictures, chosen by what they are like.
+"""The recipe `folder`: a robust model of a user's own pictures, chosen by their size and number.
 
 Not the paper's: noise of twice the budget and one untargeted step that is not projected (N-FGSM),
-averaged weights, and a guard that acts, as nobody watches such a run. Labels are as they are given:
-with the paper's the same run kept less (`studies/own-digits.toml`).
+averaged weights, and a guard that acts, as nobody watches such a run. Labels are one-hot: with the
+paper's the same run was less robust (`studies/own-digits.toml`).
 """
 
 from dataclasses import dataclass
@@ -19,27 +19,27 @@ if TYPE_CHECKING:
 
 NAME = "folder"
 SMALL = 64
-"""Pixels of a side up to which images are read whole by a network without a stem."""
+"""Pixels of a side up to which images go to a network that does not shrink them at its start."""
 CROPPED = 16
-"""Pixels of a side from which images are cropped: a crop moves by up to 4, of 8 pixels half."""
+"""Pixels of a side from which images are cropped: a crop moves by up to 4, half of 8 pixels."""
 SIZES = (32, SMALL, 128, 224)
 """What pictures of different size, or large ones, are resized to."""
 FEW = 5000
-"""Of fewer pictures photographs, those above `SMALL`, are shrunk to the least size, and a small
-network sees them for fewer epochs.
+"""Below so many pictures, photographs (those above `SMALL`) are shrunk to the smallest size, and a
+small network is trained, for fewer epochs.
 
-Of some hundred a network for large images learns little in the time (`own-photographs.toml`), and
-any network learns them by heart soon after it has learnt from them (`own-few.toml`).
+From some hundred a network for large images learns little in the time (`own-photographs.toml`), and
+any network memorises them soon after it has learnt from them (`own-few.toml`).
 """
 FEW_MODEL, FEW_EPOCHS, FEW_BATCH, UPDATES = "wrn-16-2", 50, 32, 500
-"""Very few pictures are seen for more epochs, until there are so many updates."""
+"""Very few pictures are seen for more epochs, until there have been so many updates."""
 TURN = 0.03
 """Few pictures are learnt with weights that turn, in half of the epochs (`own-turn.toml`);
-somebody's own network may have nothing to turn."""
+a user's own network may have nothing to turn."""
 BEGUN_EPOCHS = 60
-"""With weights to begin with (`own-source.toml`), in batches of 128 of few pictures too."""
+"""With weights to begin with (`own-source.toml`); few pictures then come in batches of 128 too."""
 SMALL_BUDGET, LARGE_BUDGET = 8 / 255, 4 / 255
-"""CIFAR-10's usual budget; on a photograph as many levels are easily seen, so half of them."""
+"""CIFAR-10's usual budget, and half of it for photographs, where 8/255 is easily seen."""
 LARGEST_BATCH, FEWEST_STEPS = 128, 4
 IMAGES_SEEN, EPOCHS = 1_500_000, (30, 100)
 """Thirty epochs of CIFAR-10, in no fewer and no more epochs than these (`own-middle.toml`)."""
@@ -64,12 +64,12 @@ FOLDER = Run(
 
 
 def for_folder(given: Run) -> tuple[Run, "Survey"]:
-    """The recipe for the folder that a run names, and what that folder is like."""
+    """The recipe for the folder that a run names, and the survey of that folder."""
     from bilateral.data.survey import survey_folder
 
     kind, _, path = given.data.name.partition(":")
     if given.data.name == FOLDER.data.name:
-        raise UserError("the recipe folder needs --data folder:PATH, with one folder a class in it")
+        raise UserError("the recipe folder needs --data folder:PATH, with one subfolder per class")
     if kind != NAME:
         name = given.data.name
         meant = f"did you mean folder:{name}?" if Path(name).is_dir() else ""
@@ -88,7 +88,7 @@ class Network:
 
 
 def network_of(given: Run) -> Network | None:
-    """Of which network the weights are that a run is to begin with, where their file tells."""
+    """The network of the weights that a run is to begin with, where their file names it."""
     if given.weights is None:
         return None
     from bilateral.weights import about_of, check_network
@@ -105,10 +105,10 @@ def network_of(given: Run) -> Network | None:
 
 
 def chosen(survey: "Survey", given: Run, network: Network | None = None) -> Run:
-    """The recipe for such pictures; of `given` it heeds the data and the image size.
+    """The recipe for such pictures, by the data, image size, model and weights of `given`.
 
-    With weights to begin with, `network` decides model and image size. Whatever else was given is
-    the caller's to put in place of what is chosen.
+    With weights to begin with, `network` decides model and image size. The caller then replaces
+    what is chosen by whatever was given explicitly.
     """
     images = survey.images
     if given.data.images_per_class is not None:

@@ -33,7 +33,7 @@ class _Figure(BaseModel):
 
 
 class _Row(BaseModel):
-    """What is read of a row of `results/<table>.json`; it holds more."""
+    """The part of a row of `results/<table>.json` that is read here."""
 
     title: str | None = None
     clean_accuracy: float | None = None
@@ -72,7 +72,7 @@ def measured_tables(folder: Path) -> dict[str, Rows]:
 
 
 def beyond_page(folder: Path) -> str:
-    """What the recipes beyond the paper keep, and how that was measured."""
+    """The accuracies of the recipes beyond the paper, and how they were measured."""
     rows = read_rows(folder / f"{beyond.TABLE.name}.json")
     if not rows:
         return NOT_MEASURED
@@ -96,7 +96,7 @@ def headline(folder: Path) -> str:
 
 
 def first_figure(results: Mapping[str, Rows]) -> str:
-    """What the method leaves, in a line: clean, under twenty steps of PGD, under AutoAttack."""
+    """The method's accuracy in a line: clean, under twenty steps of PGD, under AutoAttack."""
     row = _longest(results)
     pgd, strongest = row["attacks"]["pgd20-last"], row["attacks"]["autoattack"]
     head = [
@@ -133,7 +133,7 @@ def _facts(row: Mapping[str, Any], attack: str) -> list[str]:
 
 
 def _judged(row: Mapping[str, Any]) -> str:
-    """On how much the strongest attack's figure stands: `3 models, 10,000 images`."""
+    """What the strongest attack's figure is based on: `3 models, 10,000 images`."""
     count = len(row["seeds"])
     images = row["attacks"]["autoattack"]["images"]
     return f"{count} model{'s' if count > 1 else ''}, {images:,} images"

@@ -1,7 +1,7 @@
 """What a table needs: which runs, which attacks on how many images, and what that costs; no torch.
 
-`quick` asks for the same on the digits, with few epochs, steps and images: the same path in
-seconds, and no figure to set beside the paper's.
+`quick` asks for the same on the digits, with few epochs, steps and images: the same code runs in
+seconds, but its figures cannot be compared with the paper's.
 """
 
 import re
@@ -31,7 +31,7 @@ _QUICK_PER_CLASS = {500: 20, 2000: 50, 5000: 100}
 
 @dataclass(frozen=True)
 class Choices:
-    """How a table is to be reproduced; what is none follows the paper."""
+    """How a table is to be reproduced; None follows the paper."""
 
     model: str | None = None
     epochs: int | None = None
@@ -105,7 +105,7 @@ def budget(table: PaperTable, choices: Choices) -> float:
 def columns_of(table: PaperTable, choices: Choices) -> list[Column]:
     """The columns as they are measured: another ensemble, fewer images, quick attacks.
 
-    What stands above a figure is what was run, so the title of another attack is its name.
+    A title says what was run, so the title of another attack than the paper's is its name.
     """
     return [_chosen(column, choices) for column in table.columns]
 
@@ -126,7 +126,7 @@ def _chosen(column: Column, choices: Choices) -> Column:
 
 
 def _said(measure: Measure) -> str:
-    """A title for what is measured in the place of the paper's."""
+    """A title for what is measured in place of the paper's attack."""
     if isinstance(measure, Transfer):
         return f"{measure.attack} made on {measure.source or 'another seed'}"
     assert isinstance(measure, Attack)

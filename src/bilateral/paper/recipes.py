@@ -1,7 +1,7 @@
 """A recipe for every model that the paper trains; each derives from another by small edits.
 
-Names are `<data>-<method>[-<variant>][-long]`; `-long` is the paper's "+" (200 epochs). `-fast`
-and `-strong` are ours, and `folder` is for somebody's own pictures.
+Names are `<data>-<method>[-<variant>][-long]`; `-long` is the paper's "+" (200 epochs). `-fast`,
+`-strong` and `-wide` are ours, and `folder` is for a user's own pictures.
 """
 
 from dataclasses import dataclass

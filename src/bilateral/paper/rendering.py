@@ -1,4 +1,4 @@
-"""Accuracies that lie in `results/` as Markdown: beside the paper's, beside peers'; no torch.
+"""Accuracies in `results/` as Markdown: beside the paper's, beside peers'; no torch.
 
 Below every table stands how its rows were measured.
 """
@@ -12,7 +12,7 @@ from bilateral.tables import ABSENT, percent, render
 
 Row = Mapping[str, Any]
 
-# Shown even where nobody has run it: a table that stops at PGD is not the truth about a model.
+# Shown even where it was not run: a table that stops at PGD is misleading.
 _ALWAYS_SHOWN = "autoattack"
 MOST_NAMED = 8
 _CHOSEN = re.compile(r" --rows((?: (?!--)(?:'[^']*'|[^\s']\S*))+)")
@@ -52,7 +52,7 @@ def parity_table(rows: Sequence[Row]) -> str:
 
 
 def variants_table(rows: Sequence[Row]) -> str:
-    """One recipe in several ways: means in per cent, and what each seed gave."""
+    """Variants of one recipe: means in per cent, and each seed's figure."""
     head = ["variant", "epochs", *rows[0]["by_seed"], "images"]
     lines = []
     for row in rows:
@@ -81,7 +81,7 @@ def diagnosis_table(rows: Sequence[Row]) -> str:
 
 
 def guard_table(rows: Sequence[Row]) -> str:
-    """`results/guard.json`: what the guard said in real runs, and their last reading."""
+    """`results/guard.json`: what the guard reported in real runs, and their last reading."""
     head = ["run", "guard", "epochs", "epochs collapsed", "the first"]
     head += ["clean (%)", "FGSM (%)", "PGD-10 (%)", "alignment"]
     lines = []
@@ -154,7 +154,7 @@ def _with_rows(command: str, rows: str) -> str:
 
 
 def _listed(names: list[str]) -> str:
-    """Names in a row; of many the first and the last."""
+    """Names in a row; if they are many, the first and the last."""
     if len(names) <= MOST_NAMED:
         return "; ".join(names)
     return f"{names[0]}; ...; {names[-1]} ({len(names)} rows)"

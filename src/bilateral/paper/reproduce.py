@@ -1,6 +1,6 @@
-"""A table of the paper, run: train what is missing, measure what is missing, write it down.
+"""Runs a table of the paper: trains what is missing, measures what is missing, writes it down.
 
-Every stage goes on where it was interrupted, and a row is written as soon as it is measured.
+Every stage resumes where it was interrupted, and a row is written as soon as it is measured.
 """
 
 from collections.abc import Callable, Mapping, Sequence
@@ -51,10 +51,10 @@ from bilateral.training.trainer import train
 from bilateral.trials import both_versions
 
 WAIT_SECONDS = 60
-"""For another process to write its row of a table: it takes a moment."""
+"""How long to wait for another process that writes its row of a table."""
 Say = Callable[[str], None]
 Figures = dict[str, dict[str, Any]]
-"""By `key_of` a column: `value` and the `images` it is of."""
+"""By `key_of` a column: `value`, and the `images` it was measured on."""
 
 
 class Reproduction:
@@ -87,7 +87,7 @@ class Reproduction:
         return read_rows(self.results / f"{table.name}.json")
 
     def keep(self, table: PaperTable, measured: dict[str, Any]) -> None:
-        """Write a row in the place of an earlier measurement; columns that it lacks stay.
+        """Write a row in place of an earlier measurement; columns that it lacks stay.
 
         They stay only if they are of the same weights.
         """
@@ -102,9 +102,9 @@ class Reproduction:
             write_json(self.results / f"{table.name}.json", [*others, measured])
 
     def refuse_others(self, table: PaperTable) -> None:
-        """Quick rows and others never share a file: the digits would stand beside the paper's."""
+        """Quick rows and others never share a file: digits would stand beside the paper's data."""
         if {_is_quick(row) for row in self.rows(table)} - {self.choices.quick}:
-            kind = "whole runs" if self.choices.quick else "a try by --quick"
+            kind = "full runs" if self.choices.quick else "a --quick run"
             path = self.results / f"{table.name}.json"
             raise UserError(f"{path} holds rows of {kind}: choose another --results")
 
@@ -115,7 +115,7 @@ class Reproduction:
     def drawing(self, table: PaperTable, rows: Sequence[Mapping[str, Any]]) -> bytes | None:
         """The SVG that belongs to a table, if one does: the figure, or labels by both formulas.
 
-        A figure is of all rows and columns that are measured, also where few were asked for.
+        A figure shows all rows and columns that are measured, even if fewer were asked for.
         """
         if table.is_figure:
             return curve_figure(table_named(table.name), rows, self.choices)
@@ -126,7 +126,7 @@ class Reproduction:
         return label_chart(label_examples(target, run), target.split.classes)
 
     def trained(self, run: Run) -> RunFolder:
-        """The folder of a run, trained to its end; another run that lies there is refused."""
+        """The folder of a run, trained to its end; if another run is there, it is refused."""
         folder = self._folder(run)
         if folder.config.exists():
             folder.prepare(run, {})
@@ -191,7 +191,7 @@ class Reproduction:
             group = [column for column in columns if column.images == images]
             count = self._count(target, images)
             names = [c.measure.name for c in group if isinstance(c.measure, Attack)]
-            # A thousand images are over before a compiled search is compiled.
+            # A thousand images take less time than compiling the search.
             slow = self.device.type == "cuda" and count is None and "autoattack" in names
             entry = evaluate_target(target, names, epsilon, count, self.device, compile=slow)
             for column in group:
@@ -316,7 +316,7 @@ def _identity(row: dict[str, Any]) -> tuple[Any, ...]:
 
 
 def _is_quick(row: Mapping[str, Any]) -> bool:
-    """Whether a row is of a try by --quick; older rows do not say so, and only those had digits."""
+    """Whether a row is of a --quick run; in older rows, which do not say, the digits tell."""
     return bool(row.get("quick", row.get("data") == "digits"))
 
 
@@ -345,7 +345,7 @@ def _named(cell: dict[str, Any]) -> dict[str, Any]:
 
 
 def _mean(cells: Sequence[dict[str, Any]]) -> dict[str, Any]:
-    """The mean over seeds, and each; none where a seed has no value (no wrong image, say)."""
+    """The mean over seeds, and each; none where a seed has no value (as without wrong images)."""
     by_seed = [cell["value"] for cell in cells]
     values = [value for value in by_seed if value is not None]
     found = cells[0] | {"value": mean(values) if values else None}

@@ -15,9 +15,9 @@ Measured = Mapping[str, Any]
 def side_by_side(table: PaperTable, rows: Sequence[Measured], choices: Choices) -> Table:
     """`ours (printed, difference)` in every cell that was measured.
 
-    Where the paper prints nothing, under AutoAttack, ours stands with its 95 % interval; if only
-    its quick half was run, that is said. A cell of other images than its column's says how many.
-    A row of the paper that was not measured shows the printed figures alone, in brackets.
+    Where the paper prints nothing, under AutoAttack, ours stands with its 95 % interval, and with
+    the attack's name if only APGD was run. A cell measured on another number of images than its
+    column's says so. A row that was not measured shows the printed figures alone, in brackets.
     """
     columns = list(dict.fromkeys(columns_of(table, choices)))  # several are one under --quick
     head = ["model", "network", "epochs", "seed", *(_title(column) for column in columns)]
@@ -57,9 +57,9 @@ def _cell(table: PaperTable, row: Row, measured: Measured, column: Column, choic
 
 
 def other_images(measured: Measured, attack: str, said: int | None) -> str:
-    """` (n = 20)` behind a cell of other images than its column says, where none is all.
+    """` (n = 20)` after a cell of another number of images than its column says (None: all).
 
-    Of gradients those count that were looked at. Nothing where an older row does not say enough.
+    Of gradients, those examined count. Nothing where an older row does not record enough.
     """
     if attack == "clean":
         images = measured.get("clean_images")
@@ -71,9 +71,9 @@ def other_images(measured: Measured, attack: str, said: int | None) -> str:
 
 
 def interval_of(measured: Measured, attack: str) -> str:
-    """` [33.5, 39.4]` behind the accuracy of one model; nothing where images are not known.
+    """` [33.5, 39.4]` after the accuracy of one model; nothing where images are not known.
 
-    Behind the mean of several models stand the lowest and the highest: ` (33.9 to 34.6)`.
+    After the mean of several models come the lowest and the highest: ` (33.9 to 34.6)`.
     """
     found = measured["attacks"].get(attack, {})
     seeds = measured.get("clean_by_seed", ()) if attack == "clean" else found.get("by_seed", ())

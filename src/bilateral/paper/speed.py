@@ -1,4 +1,4 @@
-"""Times and rates that lie in `results/bench/` as Markdown, and whether aims are met; no torch."""
+"""Times and rates in `results/bench/` as Markdown, and whether aims are met; no torch."""
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
@@ -31,7 +31,7 @@ ATTACK_AIMS = (
 TRAINING_AIMS = {"wrn-28-10": (6000, 7500), "preact-resnet-18": (38000, 50000)}
 """Images a second on an H200, least and better, in batches that learn as well as the recipe's."""
 ALLOWED_LOSS = 0.005
-"""What a larger batch may cost of any accuracy."""
+"""How much of any accuracy a larger batch may cost."""
 _SAME_BENCH = ("model", "batch_size", "device")
 
 
@@ -60,7 +60,7 @@ def training_speed_table(files: Sequence[File]) -> str:
 def aims_table(
     evaluations: Sequence[File], trainings: Sequence[File], variants: Sequence[File]
 ) -> str:
-    """What has an aim: measured, aim, and whether it is reached.
+    """Whatever has an aim: what was measured, the aim, and whether it is reached.
 
     `variants` are rows of `results/batch-size.json`: what each size of batch learns. What was
     measured several times is shown at its slowest.
@@ -94,7 +94,7 @@ def _attack_aims(file: File) -> list[list[str]]:
         measured = (
             f"{attack['seconds']:.1f} s, {attack['peer']} {attack['peer_seconds']:.1f} s: "
             f"{attack['ratio']:.2f} times as fast, leaving {left}; "
-            f"{file['warm_up_seconds']:.1f} s of warm-up apart"
+            f"{file['warm_up_seconds']:.1f} s of warm-up not counted"
         )
         reached = _reached(attack["ratio"] >= aim.ratio)
         if attack["accuracy"] < aim.robust:
@@ -116,7 +116,7 @@ def _training_aims(file: File, variants: Sequence[File]) -> list[str]:
 
 
 def _recipe(file: File) -> str:
-    """What was trained, with what differs from the recipe but has no column of its own."""
+    """The recipe, with the fields that differ from it and have no column of their own."""
     fields = dict(file.get("fields", {}))
     for shown in ("model", "optimiser.batch_size"):
         fields.pop(shown, None)
@@ -124,7 +124,7 @@ def _recipe(file: File) -> str:
 
 
 def _learning(file: File, variants: Sequence[File]) -> tuple[str, bool]:
-    """What the file's batch size learns beside the recipe's, and whether that is as much."""
+    """Whether the file's batch size learns as well as the recipe's: in words, and as a fact."""
     usual, own = recipe_named(file["recipe"]).optimiser.batch_size, file["batch_size"]
     if own == usual:
         return "", True
@@ -141,11 +141,11 @@ def _learning(file: File, variants: Sequence[File]) -> tuple[str, bool]:
     best = min(same, key=lambda row: max(costs(row)))
     if max(costs(best)) <= ALLOWED_LOSS:
         ways = f", the best of {len(same)} ways" if len(same) > 1 else ""
-        return f"learns as batches of {usual} do with: {best['variant']}{ways}", True
+        return f"learns as well as batches of {usual}: {best['variant']}{ways}", True
     lost = [
         f"{percent(cost)} points {name}" for name, cost in zip(before, costs(best), strict=True)
     ]
-    return f"batches of {own} cost {' and '.join(lost)} beside {usual}", False
+    return f"batches of {own} cost {' and '.join(lost)} compared with {usual}", False
 
 
 def _speed(file: File, name: str, attack: File) -> list[str]:

@@ -1,4 +1,4 @@
-"""Sweeps that lie in `results/` as Markdown: ranked, side by side, choice by choice; no torch.
+"""Sweeps in `results/` as Markdown: ranked, side by side, choice by choice; no torch.
 
 They are judged on images held out of training, at two budgets, so that nothing is chosen on the
 test set.
@@ -29,7 +29,7 @@ NOT_MEASURED = "Not measured yet."
 
 
 class Study:
-    """A sweep's file: its trials, by what they were judged, and where they ran."""
+    """A sweep's file: its trials, how they were judged, and where they ran."""
 
     def __init__(self, path: Path) -> None:
         try:
@@ -39,11 +39,11 @@ class Study:
             self.plan: dict[str, Any] = dict(found["plan"])
             self.attacks = f"{self.judging['attacks']} at {fraction_text(self.judging['epsilon'])}"
         except (LookupError, TypeError, ValueError, AttributeError) as error:
-            raise UserError(f"{path} is no sweep ({error})") from None
+            raise UserError(f"{path} is not a sweep ({error})") from None
 
     @property
     def budgets(self) -> dict[str, str]:
-        """What is shown, by the budget's key in a trial; the one that ranks has none."""
+        """The budgets shown, by their key in a trial; that of the one that ranks is empty."""
         further = {text: text for trial in self.trials for text in trial.also}
         return {"": fraction_text(self.judging["epsilon"]), **further}
 

@@ -2,8 +2,8 @@
 
 A row names the recipe of a model, a column what is measured on it, and both what the paper prints.
 `bilateral reproduce` trains and measures what a table asks for. White-box columns are of the last
-iterate (`-last`), the paper's protocol. A table that the paper prints with a column a model
-(gradients) has a row a model here.
+iterate (`-last`), the paper's protocol. A table that the paper prints with a column per
+model (gradients) has a row per model here.
 """
 
 from collections.abc import Mapping, Sequence
@@ -70,7 +70,7 @@ class Row:
     """A row: its title in the paper, the recipe, and what is printed, by column title.
 
     Accuracies are in per cent. A row without a recipe is `quoted`: somebody else's model, which
-    nobody here trains. `fields` override the recipe's.
+    is not trained here. `fields` override the recipe's.
     """
 
     title: str

@@ -1,4 +1,4 @@
-"""The models and rows of a table side by side: each is a `bilateral` command of its own."""
+"""The models and rows of a table in parallel, each as a `bilateral` command of its own."""
 
 import json
 from collections.abc import Callable, Iterable, Mapping, Sequence
@@ -17,7 +17,7 @@ FOLDER = "bilateral-jobs-"
 def train_together(
     runs: Mapping[str, Run], out: Path, device: Words, machine: Machine, jobs: int
 ) -> None:
-    """Train runs into `<out>/<folder>/`, by folder, so many at a time."""
+    """Train runs into `<out>/<folder>/`, by folder, `jobs` at a time."""
     with temporary_folder(FOLDER) as folder:
         commands = {}
         for place, (name, run) in enumerate(runs.items()):
@@ -31,7 +31,7 @@ def train_together(
 def rows_together(
     table: str, titles: Iterable[str], words: Words, jobs: int, keep: Callable[[Any], None]
 ) -> None:
-    """Measure rows of a table, so many at a time; each is kept as soon as it is there.
+    """Measure rows of a table, `jobs` at a time; each is kept as soon as it is there.
 
     `words` are the options of `bilateral reproduce` that all rows have in common.
     """

@@ -26,7 +26,7 @@ class AveragedWeights:
 
     @torch.no_grad()
     def update(self, pull: Tensor) -> None:
-        """Move towards the weights by `pull`; whole numbers are taken over as they are."""
+        """Move towards the weights by `pull`; integers are copied as they are."""
         own, trained = [one for one, _ in self._moving], [other for _, other in self._moving]
         ways = torch._foreach_sub(trained, own)
         torch._foreach_mul_(ways, pull)

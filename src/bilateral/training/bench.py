@@ -1,4 +1,4 @@
-"""How fast a recipe trains here, beside what the machine's own matrix products reach."""
+"""How fast a recipe trains here, compared with the rate of the machine's own matrix products."""
 
 import time
 from collections.abc import Callable, Iterator
@@ -30,10 +30,10 @@ LITTLE = 1e14
 
 
 def bench_split(run: Run) -> tuple[Split, int]:
-    """What to measure on, and the images of an epoch.
+    """The images to measure on, and how many an epoch has.
 
-    A named data set is replaced by noise of its shape: what a step costs does not depend on what
-    it sees.
+    A named data set is replaced by noise of its shape: the cost of a step does not depend on its
+    pixels.
     """
     if run.data.name.startswith("folder:"):
         split = load_training(run)
@@ -63,7 +63,7 @@ def bench_train(
     bfloat16 = trains_in_bfloat16(run.precision, device, split.image_values)
     matrix_rate = matmul_tflops(device, bfloat16)
     note(f"matrix products: {rate(matrix_rate)} TFLOP/s")
-    # On a CPU the layout follows the precision: said, it is one feature that is switched off.
+    # On a CPU the layout follows the precision: fixed here, so that one feature alone is switched.
     last = Speed.on(machine, device, Processes(), bfloat16).channels_last
     machine = machine.with_fields(channels_last="on" if last else "off")
     rows: dict[str, dict[str, Any]] = {}
@@ -71,7 +71,7 @@ def bench_train(
         name = f"without {feature}" if feature else "all"
         try:
             row = _measure(*_switched_off(run, machine, feature), split, device, seconds)
-        except RuntimeError as error:  # without bfloat16, say, memory may not do
+        except RuntimeError as error:  # for example out of memory without bfloat16
             if not feature:
                 raise
             rows[name] = {"error": str(error).splitlines()[0]}
@@ -152,7 +152,7 @@ def _forever(trainer: Trainer) -> Iterator[tuple[Batch, int]]:
 
 
 def flops_per_image(run: Run, split: Split) -> float:
-    """Floating-point operations of a step: twice the multiply-adds of its forward passes."""
+    """Floating-point operations of a step per image: its forward passes times those of one."""
     height, width, channels = split.pixels.shape[1:]
     with torch.device("meta"):
         model = build_model(run.model, len(split.classes), channels, (height, width)).eval()
@@ -161,9 +161,9 @@ def flops_per_image(run: Run, split: Split) -> float:
 
 
 def least_seconds(run: Run, split: Split, device: torch.device) -> float:
-    """What the arithmetic of a whole run takes at the machine's own rate; the run takes longer.
+    """A lower bound on a run's time: its arithmetic at the machine's own rate.
 
-    Of little arithmetic nothing is measured: zero.
+    Zero for a run of so little arithmetic that the rate is not worth measuring.
     """
     images = len(split.labels) - run.data.held_out
     if run.data.images_per_class is not None:
@@ -183,7 +183,7 @@ def forward_flops(model: nn.Module, images: torch.Tensor) -> float:
 
 
 def matmul_tflops(device: torch.device, bfloat16: bool) -> float:
-    """What products of large matrices reach here, in bfloat16 or in float32."""
+    """The rate that products of large matrices reach here, in bfloat16 or in float32."""
     size = 8192 if device.type == "cuda" else 1024
     dtype = torch.bfloat16 if bfloat16 else torch.float32
     one, other = (torch.randn(size, size, device=device, dtype=dtype) for _ in range(2))

@@ -1,7 +1,7 @@
 """Checkpoints on disk: written whole, read without executing anything.
 
-A checkpoint is what `torch.save` writes, a zip archive; its comment is the SHA-256 of all bytes
-before it, so the digest is renamed into place with what it is of.
+A checkpoint is what `torch.save` writes, a zip archive; the archive's comment is the SHA-256 of all
+bytes before it, so that contents and digest are renamed into place together.
 """
 
 import hashlib
@@ -35,7 +35,7 @@ _OPERATIONS = (
     "NONE NEWTRUE NEWFALSE BININT BININT1 BININT2 LONG1 BINFLOAT BINUNICODE EMPTY_TUPLE TUPLE "
     "TUPLE1 TUPLE2 TUPLE3 EMPTY_LIST APPEND APPENDS EMPTY_DICT SETITEM SETITEMS"
 )
-"""What torch writes a checkpoint with."""
+"""The pickle operations that torch writes a checkpoint with."""
 
 
 def write_checkpoint(path: Path, state: dict[str, Any]) -> None:
@@ -76,14 +76,17 @@ def read_checkpoint(
         reason = (str(error) or type(error).__name__).splitlines()[0][:200]
         raise UserError(f"{path} is damaged ({reason}); remove it to start again") from None
     if not isinstance(state, dict) or state.get("schema") != 2:
-        raise UserError(f"{path} is not a checkpoint of this version")
+        raise UserError(f"{path} is not a checkpoint of this version; remove it to start again")
     missing = [name for name, kind in _FIELDS.items() if not isinstance(state.get(name), kind)]
     if missing:
         raise UserError(f"{path} is damaged (no {missing[0]}); remove it to start again")
     expected = about or {}
     network = [key for key in _NETWORK if key in expected]
     if changed := [key for key in network if state["about"].get(key) != expected[key]]:
-        raise UserError(f"{path} is of another model or data: {', '.join(changed)} differ")
+        raise UserError(
+            f"{path} is of another model or data: {', '.join(changed)} differ; train under another "
+            "--name"
+        )
     return state
 
 
@@ -96,7 +99,7 @@ def check_progress(state: dict[str, Any], steps: int) -> None:
 
 
 def _refuse_tricks(path: Path) -> None:
-    """Refuse what `weights_only` does not: packed members, and keys that take for ever to hash.
+    """Refuse what `weights_only` does not: packed members, and keys that take forever to hash.
 
     A tuple that holds another one twice doubles the time with every level; torch writes none twice.
     """

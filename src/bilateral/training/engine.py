@@ -1,7 +1,7 @@
-"""A training step on the device: augment, attack, update, count; never waiting for the host.
+"""A training step on the device: augment, attack, update, count, without waiting for the host.
 
 The attack and the update are two compiled callables over the same weights. On one GPU a whole step
-is captured once as a CUDA graph and replayed, so launches cost nothing.
+is captured once as a CUDA graph and replayed, which saves the cost of launching each kernel.
 """
 
 from contextlib import nullcontext
@@ -35,14 +35,14 @@ from bilateral.training.twin import twin_of
 from bilateral.training.uphill import gradients, last_steps, uphill
 
 WARM_STEPS = 2
-"""Steps before the capture: the compiler, cuDNN's search and the momentum are done by then."""
+"""Steps before the capture: by then code is compiled, algorithms chosen and momentum allocated."""
 _NOISE, _MODEL = 4, 8
 _LOSS, _CLEAN, _ADVERSARIAL, _BAD_STEP = range(4)
 
 
 @dataclass(frozen=True)
 class Speed:
-    """What of `Machine` is in use here: each setting decided."""
+    """The settings of `Machine` as decided for this device."""
 
     compile: bool
     graphs: bool
@@ -53,10 +53,10 @@ class Speed:
     def on(
         cls, machine: Machine, device: torch.device, processes: Processes, bfloat16: bool = False
     ) -> "Speed":
-        """All of it on a GPU, elsewhere channels-last with bfloat16 alone, unless asked for.
+        """By default everything on a GPU; elsewhere only channels-last, and that with bfloat16.
 
-        Compiled where Triton is. Graphs are for one process alone, and need the fused optimiser:
-        the plain one reads the learning rate on the host.
+        Compiling by default needs Triton. Graphs need a single process and the fused optimiser: the
+        plain one reads the learning rate on the host.
         """
         gpu = device.type == "cuda"
 
@@ -73,7 +73,7 @@ class Speed:
 
 
 class _Part(NamedTuple):
-    """Augmented images of a batch, and where an attack begins and other images show, if known."""
+    """A part of an augmented batch, with the start of attacks and the boxes pasted in, if any."""
 
     images: Tensor
     labels: Tensor
@@ -82,13 +82,13 @@ class _Part(NamedTuple):
     boxes: Tensor | None
 
     def split(self, count: int) -> list["_Part"]:
-        """The same in so many parts."""
+        """The same in `count` parts."""
         pieces = [[None] * count if one is None else one.chunk(count) for one in self]
         return [_Part._make(part) for part in zip(*pieces, strict=True)]
 
 
 class Engine:
-    """Takes the steps of a run; `totals` holds the sums of the epoch under way on the device."""
+    """Takes the steps of a run; `totals` holds the sums of the current epoch on the device."""
 
     def __init__(
         self,
@@ -110,10 +110,13 @@ class Engine:
         self.accumulate, self.processes = accumulate, processes or Processes()
         if climbs(run) and accumulate > 1:
             raise UserError(
-                "weight_perturbation along the gradient is of a whole batch: no accumulation"
+                "weight_perturbation_along = gradient needs the whole batch: set "
+                "machine.accumulate to 1"
             )
         if run.regulariser.kind == "nuclear" and accumulate > 1:
-            raise UserError("the nuclear norm is of a whole batch: no accumulation")
+            raise UserError(
+                "regulariser.kind = nuclear needs the whole batch: set machine.accumulate to 1"
+            )
         self.totals = torch.zeros(4, dtype=_sum_type(device), device=device)
         self.steps_taken = 0
         self.clear()
@@ -128,7 +131,7 @@ class Engine:
         if self.processes.world > 1:
             self._update = DistributedDataParallel(self.model)
             # Statistics are averaged after each step; a broadcast before each forward pass would
-            # undo the first of TRADES's two.
+            # undo the update by the first of TRADES's two passes.
             self._update.broadcast_buffers = False
         self._twin: Any = twin_of(self.model, run.adversary.batch_norm)
         self._teacher: Any = None
@@ -141,13 +144,13 @@ class Engine:
                 self._teacher = compiled(self._teacher, dynamic=False)
 
     def clear(self) -> None:
-        """Start an epoch's sums anew."""
+        """Reset the epoch's sums."""
         self.totals.zero_()
         self.totals[_BAD_STEP] = -1
 
     @property
     def counts(self) -> tuple[bool, bool]:
-        """Whether images are counted that are right when clean, and when attacked."""
+        """Whether images that are right when clean, and those right when attacked, are counted."""
         if self.run.method == "adversarial":
             return reads_clean(self.run), True
         return True, self.run.method == "trades"
@@ -157,7 +160,7 @@ class Engine:
         return self.processes.sum(self.totals[:_BAD_STEP]).tolist()
 
     def go_on(self, sums: list[float]) -> None:
-        """Start from the sums of an epoch that was interrupted; the first process keeps them."""
+        """Resume from the sums of an interrupted epoch, which the first process alone holds."""
         self.clear()
         if self.processes.first:
             self.totals[:_BAD_STEP] = torch.tensor(sums, dtype=self.totals.dtype)
@@ -171,7 +174,7 @@ class Engine:
         rate: float,
         progress: float = 1.0,
     ) -> None:
-        """One step of the run, counted from 1 by `step`; `progress` of the run is over by then."""
+        """One step of the run, the `step`th; `progress` is the share of the run before it."""
         seed = self.run.seed
         keys = augmentation_keys(seed, epoch, step_in_epoch)
         numbers = torch.tensor([*keys, purpose_key(seed, _NOISE, epoch), step])
@@ -180,15 +183,15 @@ class Engine:
         self._progress.fill_(progress)
         if self.averaged:
             self._pull.fill_(self.averaged.pull(step))
-        # A model with dropout draws from torch's generator: seeded by the step, it goes on exactly.
-        # Every process drops other units, and one alone what it always did.
+        # Dropout draws from torch's generator: seeded by the step, it resumes exactly. Each process
+        # drops other units; the first one's seed does not depend on how many there are.
         rank = [self.processes.rank] if self.processes.rank else []
         torch.manual_seed(purpose_key(seed, _MODEL, step - 1, *rank))
         self.model.train()
         if self.speed.graphs and self.steps_taken >= WARM_STEPS:
             self._replay(batch)
         else:
-            # What was compiled in the first steps must do for all others.
+            # What was compiled in the first steps must serve for all others.
             settled = self.speed.compile and self.steps_taken >= WARM_STEPS
             stance = torch.compiler.set_stance("fail_on_recompile") if settled else nullcontext()
             with stance:
@@ -233,14 +236,14 @@ class Engine:
         self._count(results)
 
     def _start(self, numbers: Tensor, boxes: Tensor | None) -> Tensor | None:
-        """Where the attacks on a batch begin, pixel by pixel, if the run keeps priors."""
+        """Where the attacks on a batch start, pixel by pixel, if the run keeps priors."""
         if not self.priors:
             return None
         known = self.priors.start(numbers, moves(numbers, self.run.data, self._numbers[:3]))
         return known if boxes is None else pasted(known, boxes)
 
     def _descend(self, part: _Part, last: bool) -> StepLoss:
-        """Add the gradients of a part of the batch; processes share them once a step."""
+        """Add the gradients of a part of the batch; processes average them once a step."""
         alone = self.processes.world == 1 or last
         images, labels = part.images, part.labels
         with nullcontext() if alone else self._update.no_sync():
@@ -256,7 +259,7 @@ class Engine:
                 return self._add_gradients(perturbed, images, labels)
 
     def _attack(self, part: _Part) -> Perturbed | None:
-        """The adversary's work on a part of the batch, kept where the run keeps priors."""
+        """Attack a part of the batch; its perturbations are stored if the run keeps priors."""
         images, labels, numbers, start, boxes = part
         keys = image_keys(self._numbers[3], numbers)
         with autocast(self.device, self.bfloat16):
@@ -301,7 +304,7 @@ class Engine:
 
 @dataclass(frozen=True)
 class Totals:
-    """An epoch so far, over all processes, read from the device."""
+    """The sums of an epoch so far, over all processes, read from the device."""
 
     loss: float
     clean_correct: float

@@ -1,4 +1,4 @@
-"""What can go wrong in the midst of training, told in a line with what to do."""
+"""Failures in the middle of training, each reported in one line with what to do."""
 
 from collections.abc import Iterable, Iterator
 from contextlib import contextmanager
@@ -16,26 +16,26 @@ from bilateral.training.progress import TrainingProgress
 
 @contextmanager
 def explained(device: torch.device) -> Iterator[None]:
-    """A lack of memory and a lost process as what they are; everything else as it came."""
+    """Report out-of-memory and a lost process in one line; other errors pass through."""
     try:
         yield
-    except torch.OutOfMemoryError as error:  # a RuntimeError too
+    except torch.OutOfMemoryError as error:  # itself a RuntimeError
         raise TrainingError(
             f"out of memory on {device} ({str(error).splitlines()[0][:120]}): give "
             "--machine.accumulate 2 (or more) to compute a batch in parts; the same "
-            "command with it goes on from the last checkpoint"
+            "command with it resumes from the last checkpoint"
         ) from None
     except RuntimeError as error:
         if not is_lost_process(error):
             raise
         raise TrainingError(
             f"another process of this run was lost ({str(error).splitlines()[0][:160]}); "
-            "the same command goes on from the last checkpoint"
+            "the same command resumes from the last checkpoint"
         ) from None
 
 
 def stop_if_not_finite(totals: Totals, folder: RunFolder) -> None:
-    """Stop a run whose loss was not finite; every checkpoint is from before such a step."""
+    """Stop a run whose loss was not finite; every checkpoint is from before that step."""
     if totals.bad_step >= 0:
         raise TrainingError(
             f"the loss was not finite at step {totals.bad_step}; the last checkpoint in "

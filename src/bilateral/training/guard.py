@@ -1,10 +1,10 @@
 """The guard against catastrophic overfitting: one-step training that learns to fool its own attack.
 
 The network's accuracy under one step stays or rises while that under PGD falls to nothing (Wong et
-al. 2020; the paper's FGSM and LL rows). Some fixed images tell the two apart within an epoch.
+al. 2020; the paper's FGSM and LL rows). Both accuracies on some fixed images show it in an epoch.
 
 Late in a long run it creeps in over several, and PGD still leaves much that stronger attacks break.
-There gradients have turned: they differ within the ball, and FGSM misses more of what PGD finds.
+By then gradients have turned: they differ within the ball, and FGSM misses more of what PGD finds.
 """
 
 from collections.abc import Mapping
@@ -27,9 +27,9 @@ from bilateral.results import wilson_interval
 from bilateral.runtime import autocast, plain_cudnn
 
 RECOVERIES = 3
-"""How often the guard goes back before it stops for good."""
+"""How often the guard rolls back before it stops for good."""
 LEAP = 0.05
-"""A rise of the training attack's accuracy since the last look that is worth another."""
+"""A rise in accuracy under the training attack that is worth a reading at once."""
 TURNED = 0.75
 """The share of a run's best alignment below which its gradients have turned."""
 _POINT = 1
@@ -37,7 +37,7 @@ _POINT = 1
 
 @dataclass(frozen=True)
 class Reading:
-    """Accuracies on the guard's images, and how alike the gradient is elsewhere in the ball."""
+    """Accuracies on the guard's images, and how well gradients within the ball agree."""
 
     images: int
     clean: float
@@ -46,15 +46,15 @@ class Reading:
     training_attack: float
     alignment: float
     guessing: float = 0.0
-    """What guessing gets right."""
+    """The accuracy of guessing."""
     whose: str = ""
-    """Of which weights, where that is not plain."""
+    """Which weights were read, where that is ambiguous."""
 
     def collapsed(self, best: int) -> bool:
         """Whether PGD surely leaves less than half of what FGSM leaves, or of its own `best` count.
 
-        Surely: by the 95 % intervals of both shares. Healthy models keep two thirds of FGSM's. What
-        is not surely more than guessing was never learnt, and cannot be lost.
+        Surely: by the 95 % intervals of both shares. Healthy models keep two thirds of FGSM's.
+        Accuracy that is not surely above guessing was never learnt, and cannot be lost.
         """
         _, most = wilson_interval(self.robust, self.images)
         before = max(best, round(self.fgsm * self.images))
@@ -64,9 +64,9 @@ class Reading:
     def turned(self, best: int, excess: int, alignment: float) -> bool:
         """Whether alignment is well below the run's best, and FGSM misses more of what PGD finds.
 
-        Beside the reading where PGD-10 left most, the `best` count: fewer withstand it, and surely
-        more than that reading's `excess` withstand FGSM alone. Alignment falls in healthy runs
-        too, at large budgets, and FGSM leaves more and more while a run still learns.
+        Compared with the reading where most images, `best`, withstood PGD-10: fewer do, and surely
+        more than its `excess` withstand FGSM alone. Each sign alone is found in healthy runs:
+        alignment falls at large budgets, and FGSM leaves more and more while a run still learns.
         """
         least, _ = wilson_interval(self.excess, self.images)
         _, most = wilson_interval(excess, self.images)
@@ -103,7 +103,7 @@ class Best:
     """The weights of the best reading so far, where a run keeps them; part of its checkpoint.
 
     Robust accuracy falls again late in training while that on training images still rises (robust
-    overfitting, Rice et al. 2020). Of equals the later ones.
+    overfitting, Rice et al. 2020). Of equal readings the later one counts.
     """
 
     weights: dict[str, Tensor] | None = None
@@ -119,11 +119,11 @@ class Best:
         own = model.state_dict()
         if not (isinstance(robust, int) and isinstance(epoch, int)) or weights.keys() != own.keys():
             raise ValueError("its best weights are not the model's")
-        # Cloned: what is read is mapped from a file that is written again.
+        # Cloned: these tensors are mapped from a file that will be overwritten.
         return cls({name: own[name].clone().copy_(weights[name]) for name in own}, robust, epoch)
 
     def look(self, reading: Reading, epoch: int, model: nn.Module) -> bool:
-        """Take the weights if no reading was better; whether they were taken."""
+        """Take the weights if no earlier reading was better; returns whether they were taken."""
         if reading.robust < self.robust:
             return False
         self.weights = {name: tensor.clone() for name, tensor in model.state_dict().items()}
@@ -135,11 +135,11 @@ class Best:
 class Recovery:
     """What the guard has done to a run so far; part of its checkpoint.
 
-    `good` is the state after the last epoch that was read when due and had not collapsed. Of the
-    final model's good readings `best` is the most images that withstood PGD-10, `excess` what
-    withstood FGSM beyond them there, and `alignment` the best. `level` is the training attack's
-    accuracy at the last look, or in the first epoch. `event` is what the next line of the log is to
-    tell; `told` is set once a run that is only watched was called collapsed.
+    `good` is the state after the last scheduled reading that showed no collapse. Of the final
+    model's good readings, `best` is the largest count of images that withstood PGD-10, `excess`
+    how many more withstood FGSM in that reading, and `alignment` the highest. `level` is the
+    accuracy under the training attack at the last reading, or in the first epoch. `event` goes
+    into the next line of the log; `told` is set once the collapse of a watched run was reported.
     """
 
     good: dict[str, Any] | None = None
@@ -158,24 +158,24 @@ class Recovery:
         return turned or reading.collapsed(self.best)
 
     def take(self, reading: Reading, level: float | None) -> None:
-        """Count a good reading for the next ones."""
+        """Remember a good reading, to judge later ones by."""
         if reading.robust >= self.best:
             self.best, self.excess = reading.robust, reading.excess
         self.alignment = max(self.alignment, reading.alignment)
         self.level = level
 
     def leaps(self, adversarial_accuracy: float | None) -> bool:
-        """Whether a guard that acts has to look at once, as the training attack leaves so much.
+        """Whether accuracy under the training attack rose so much that an acting guard reads now.
 
-        Of few images some leaps are chance and cost a reading. To wait until they are sure told
-        a collapse of the digits an epoch later, in the midst of it.
+        With few images some leaps are chance, and cost a reading. Waiting for significance noticed
+        a collapse on the digits an epoch later, in the middle of it.
         """
         if self.good is None or self.level is None or adversarial_accuracy is None:
             return False
         return adversarial_accuracy > self.level + LEAP
 
     def tell(self, reading: Reading, epoch: int) -> str:
-        """That a run which is only watched has collapsed; nothing if that was said before."""
+        """The news that a run which is only watched has collapsed; empty if already reported."""
         if self.told:
             return ""
         self.told = True
@@ -185,9 +185,9 @@ class Recovery:
     def act(
         self, reading: Reading, epoch: int, back: int, action: str, adversary: Adversary
     ) -> tuple[Adversary, str]:
-        """Decide to stop at epoch `back`, or to go on from there; with which training attack.
+        """Decide to stop at epoch `back`, or to continue from there with a milder attack.
 
-        Returns that and what happened, in a line; the log's next line tells it too.
+        Returns the attack, and what happened in one line, which the log's next line holds too.
         """
         self.count += 1
         self.stopped = action == "stop" or self.count > RECOVERIES
@@ -212,7 +212,7 @@ def read(
 ) -> Reading:
     """Attack the images at the run's own budget: by FGSM, PGD-10 and the training attack.
 
-    In parts no larger than training's own, for which there is memory.
+    In parts no larger than training's own, so that memory suffices.
     """
     places = torch.arange(len(labels), device=labels.device)
     with untouched(model), autocast(images.device, bfloat16), plain_cudnn():
@@ -231,7 +231,7 @@ def read(
 def _read_part(
     model: nn.Module, images: Tensor, labels: Tensor, keys: Tensor, run: Run
 ) -> tuple[Tensor, ...]:
-    """Image by image: right when clean, under FGSM, PGD-10 and the training attack; alignment."""
+    """Per image: right when clean, under FGSM, PGD-10 and the training attack; and alignment."""
     budget = run.adversary.epsilon
 
     def holds(attacked: Tensor) -> Tensor:

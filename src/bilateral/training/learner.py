@@ -42,7 +42,7 @@ class Learner:
         self.model.load_state_dict(state["model"])
         if self.averaged:
             self.averaged.model.load_state_dict(state["averaged"])
-        # The optimiser would go on in the very tensors of a state that may be needed again.
+        # Copied: the optimiser would write to the tensors of a state that may be needed again.
         go_on_with(self.optimiser, copy.deepcopy(state["optimiser"]))
         self.step = state["step"]
         if self.priors:

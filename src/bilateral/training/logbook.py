@@ -1,4 +1,4 @@
-"""A run's lines, one an epoch: in its folder, for TensorBoard, on the screen; and its wall time."""
+"""A run's log, a line per epoch: in its folder, for TensorBoard, on screen; and its wall time."""
 
 import time
 from typing import Any
@@ -10,7 +10,7 @@ from bilateral.training.tracking import Tracking
 
 
 class Logbook:
-    """What is written of a run as it goes; the first process alone writes and reads."""
+    """Writes the log of a run as it goes; only the first process writes and reads."""
 
     def __init__(
         self, folder: RunFolder, progress: TrainingProgress, processes: Processes, epochs: int
@@ -21,13 +21,13 @@ class Logbook:
         self._tracking: Tracking | None = None
 
     def begin(self, step: int, tensorboard: bool) -> None:
-        """The run starts or goes on now, at this step."""
+        """The run starts or resumes now, at this step."""
         if tensorboard and self.processes.first:
             self._tracking = Tracking(self.folder.path, step)
         self._since = time.monotonic()
 
     def cut(self, epochs: int) -> None:
-        """Forget the lines of later epochs."""
+        """Remove the lines of later epochs."""
         if self.processes.first:
             self.folder.cut_log(epochs)
 
@@ -46,7 +46,7 @@ class Logbook:
         return dict(self.processes.gather(own)[0])
 
     def count_time(self) -> float:
-        """Wall time so far, checks and checkpoints included; over interruptions."""
+        """Wall time so far, checks and checkpoints included, summed over interruptions."""
         now = time.monotonic()
         self.seconds, self._since = self.seconds + now - self._since, now
         return self.seconds

@@ -1,8 +1,8 @@
-"""Weights that turn: momentum whose directions all count alike (Muon, Jordan et al. 2024).
+"""Muon (Jordan et al. 2024): orthogonalised momentum, by which weights turn at constant length.
 
-A gradient has a few strong directions, and momentum sums them; the rest is hardly learnt. The
-orthogonal matrix nearest to the momentum moves along all of them equally far, which is steepest
-descent for the spectral norm (Bernstein and Newhouse 2024).
+A few strong directions dominate gradients and so their sum, the momentum; the others are hardly
+learnt. The orthogonal matrix nearest to the momentum moves along all of them equally far, which is
+steepest descent for the spectral norm (Bernstein and Newhouse 2024).
 """
 
 from collections.abc import Sequence
@@ -12,16 +12,16 @@ import torch
 from torch import Tensor
 
 _QUINTIC = (3.4445, -4.7750, 2.0315)
-"""Jordan's coefficients: singular values from 1/100 on come near one in five rounds."""
+"""Jordan's coefficients: five rounds bring singular values above 1/100 close to one."""
 _ROUNDS = 5
 
 
 class Muon(torch.optim.Optimizer):
-    """SGD with momentum, but for groups with a `turn`: there a step turns each weight.
+    """SGD with momentum; in groups with a `turn`, a step turns each weight instead.
 
-    It goes along its orthogonalised momentum by `turn` times the rate as a share of its length,
-    which it keeps, so that weight decay has nothing to do there. The products of matrices are in
-    bfloat16 if asked for. Rates may be tensors: nothing is read by the host.
+    There a weight moves against its orthogonalised momentum by `turn` times the rate, as a share of
+    its length, and keeps that length, so weight decay would have no effect. Matrix products are in
+    bfloat16 if asked for. Rates may be tensors: the host reads nothing.
     """
 
     def __init__(
@@ -34,7 +34,7 @@ class Muon(torch.optim.Optimizer):
 
     @torch.no_grad()
     def step(self, closure: Any = None) -> Any:
-        """Go on by the gradients that there are."""
+        """Take a step with the current gradients."""
         assert closure is None
         for group in self.param_groups:
             weights = [weight for weight in group["params"] if weight.grad is not None]
@@ -53,7 +53,7 @@ class Muon(torch.optim.Optimizer):
                 torch._foreach_sub_(weights, torch._foreach_mul(kept, group["lr"]))
 
     def _ways(self, slopes: Sequence[Tensor]) -> list[Tensor]:
-        """Each made orthogonal; those of one shape together, as small products are slow alone."""
+        """Each made orthogonal; equal shapes in one batch, as single small products are slow."""
         alike: dict[tuple[int, int], list[int]] = {}
         for number, slope in enumerate(slopes):
             alike.setdefault((len(slope), slope[0].numel()), []).append(number)
@@ -72,7 +72,7 @@ class Muon(torch.optim.Optimizer):
 
 
 def turn(weights: list[Tensor], ways: list[Tensor], share: Tensor | float) -> None:
-    """Move each weight against its way by a share of its length, which stays as it is."""
+    """Move each weight against its way by a share of its length, then restore that length."""
     lengths, sizes = torch._foreach_norm(weights), torch._foreach_norm(ways)
     for weight, way, length, size in zip(weights, ways, lengths, sizes, strict=True):
         weight.sub_(way * (share * length / size.clamp_min(1e-12)))
@@ -81,7 +81,7 @@ def turn(weights: list[Tensor], ways: list[Tensor], share: Tensor | float) -> No
 
 
 def orthogonal(matrices: Tensor) -> Tensor:
-    """About the orthogonal matrix nearest to each of some matrices, by products alone."""
+    """Approximately the orthogonal matrix nearest to each matrix, by products alone."""
     first, third, fifth = _QUINTIC
     tall = matrices.shape[1] > matrices.shape[2]
     wide = matrices.mT if tall else matrices

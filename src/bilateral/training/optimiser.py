@@ -15,9 +15,9 @@ def build_optimiser(
 ) -> torch.optim.Optimizer:
     """Weight decay on convolution and linear weights only, not on batch norm or biases.
 
-    With a `turn` convolutions have none either: they keep their length.
+    With `turn`, convolutions have none either: they keep their length.
     """
-    # By identity: a shared weight comes once, and a parametrised one is not the module's own.
+    # By identity: a shared weight counts once, and a parametrised one is not the module's own.
     chosen = {
         id(module._parameters.get("weight"))
         for module in model.modules()
@@ -43,7 +43,7 @@ def build_optimiser(
 
 
 def go_on_with(optimiser: torch.optim.Optimizer, state: dict[str, Any]) -> None:
-    """Load an optimiser's momentum; its settings are the run's, and its layout the machine's."""
+    """Load an optimiser's momentum, in this machine's layout; the settings stay the run's."""
     settings = [
         {name: value for name, value in group.items() if name != "params"}
         for group in optimiser.param_groups
@@ -68,6 +68,6 @@ def learning_rate(settings: Optimiser, progress: float) -> float:
             height = (1 - math.cos(math.pi * height)) / 2
         lowest = 0.0 if rising else settings.last_share
         return settings.learning_rate * (lowest + (1 - lowest) * height)
-    # A milestone counts as reached within rounding: 60 of 100 epochs is 0.6 exactly on paper only.
+    # Within rounding error: a milestone may be given as 0.1 + 0.2.
     passed = sum(progress >= milestone - 1e-9 for milestone in settings.milestones)
     return settings.learning_rate * settings.drop**passed

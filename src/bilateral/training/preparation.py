@@ -1,4 +1,4 @@
-"""What a run needs before its first step, and what is refused before anything is written."""
+"""What a run needs before its first step, and the checks that come before anything is written."""
 
 from collections.abc import Mapping, Sequence
 from pathlib import Path
@@ -27,9 +27,9 @@ from bilateral.weights import about_of, declared_shapes, read_weights
 
 AnyBatches = Batches | PhotographBatches
 FEW_STEPS = 500
-"""240 drawings stood still for 150 updates, and were half learnt after 400 (docs/log.md)."""
+"""With 240 drawings a new network only guessed for 140 updates, but not after 400 (docs/log.md)."""
 PROBED = 8
-"""Images on which outputs must look like probabilities: on one of them logits might."""
+"""Images whose outputs must all look like probabilities: those of one image may by chance."""
 _SUBSET, _CHECK, _HELD_OUT = 5, 6, 9
 
 
@@ -75,7 +75,7 @@ def batches_of(
 
 
 def first_batch_fits(model: nn.Module, batches: AnyBatches, run: Run, classes: int) -> None:
-    """Say that the model does not take the images before anything is written."""
+    """Refuse a model that does not take the images, or whose outputs are not a row of logits."""
     logits = output_of(model, batches.floats(torch.zeros(1, dtype=torch.int64)), run.model)
     if tuple(logits.shape) != (1, classes):
         raise UserError(
@@ -87,18 +87,18 @@ def first_batch_fits(model: nn.Module, batches: AnyBatches, run: Run, classes: i
 
 
 def _refuse_probabilities(model: nn.Module, batches: AnyBatches, run: Run) -> None:
-    """Refuse a model that ends in a softmax: the loss would take another of it."""
+    """Refuse a model that ends in a softmax: the loss would apply another one."""
     several = torch.arange(min(PROBED, len(batches.labels)))
     outputs = output_of(model, batches.floats(several), run.model).float()
     if bool((outputs >= 0).all()) and bool(((outputs.sum(1) - 1).abs() < 1e-3).all()):
         raise UserError(
-            f"{run.model} returns probabilities (every row sums to 1), not logits: the loss takes "
-            "the softmax itself; return what goes into it"
+            f"{run.model} returns probabilities (every row sums to 1), not logits: the loss "
+            "applies the softmax itself; return the softmax's input"
         )
 
 
 def about_run(run: Run, split: Split) -> dict[str, Any]:
-    """What checkpoints and weights say: how to build their network, and how they came about."""
+    """The metadata of checkpoints and weights: how to build the network, and how it was trained."""
     height, width, channels = split.pixels.shape[1:]
     return {
         "classes": list(split.classes),
@@ -111,41 +111,41 @@ def about_run(run: Run, split: Split) -> dict[str, Any]:
 
 
 def same_run(path: Path, about: Mapping[str, Any], run: Run, split: Split) -> None:
-    """Refuse what was trained by another run, or on other pictures than a folder has now.
+    """Refuse a file of another run, or of other training pictures than the folder has now.
 
-    Where pictures came, went or got other names, others are held out and others are for test.
+    Where pictures were added, removed or renamed, other pictures are held out and used as test.
     """
     check_trained(path, about, run)
     if about.get("pictures", split.files) != split.files:
         raise UserError(
-            f"{run.data.name} has other pictures for training than those that {path} is of (added, "
-            "gone, moved or renamed): train under another --name"
+            f"the training pictures in {run.data.name} have changed since {path} was written "
+            "(added, removed, moved or renamed): train under another --name"
         )
 
 
 def begin_with(
     weights: str, run: Run, model: nn.Module, classes: Sequence[str], processes: Processes
 ) -> tuple[Run, str]:
-    """Take saved weights into a run's model; of other classes all but the last layer's.
+    """Load saved weights into a run's model; if they are of other classes, without the last layer.
 
-    Returns the run with their digest, and what is to be said. Where a file names no classes, their
-    number has to do.
+    Returns the run with their digest, and a line on what was loaded. Where a file names no classes,
+    only their number is compared.
     """
     path = weights_file(weights)
     digest = _same_weights(path, processes)
     if run.weights_digest not in (None, digest):
-        raise UserError(f"{path} is not the file that this run began with: its SHA-256 is another")
+        raise UserError(f"{path} is not the file that this run began with: its SHA-256 differs")
     about, layer = about_of(path), last_linear_name(model, len(classes))
     shape = declared_shapes(path).get(f"{layer}.weight") or (len(classes),)
     theirs = about["classes"] if about else None
     others = shape[0] != len(classes) if theirs is None else theirs != list(classes)
     if others and theirs and layer is None:
         raise UserError(
-            f"{path} is of other classes, and {run.model} ends in no linear layer that could be new"
+            f"{path} is of other classes, and {run.model} has no final linear layer to replace"
         )
     new = layer if others else None
     read_weights(path, model, without=new)
-    said = f"beginning with {path}"
+    said = f"starting from {path}"
     if new:
         order = theirs is not None and set(theirs) == set(classes)
         whose = "these classes in another order" if order else f"{shape[0]} other classes"
@@ -158,7 +158,7 @@ def begin_with(
 
 
 def _same_weights(path: Path, processes: Processes) -> str:
-    """The digest of a file that all processes find; refused to all where one does not."""
+    """The digest of a file; where one process does not find it, all of them refuse."""
     fault = digest = ""
     try:
         digest = file_digest(path)
@@ -172,23 +172,23 @@ def _same_weights(path: Path, processes: Processes) -> str:
 
 
 def weights_can_turn(model: nn.Module, run: Run) -> None:
-    """Refuse `optimiser.turn` where no convolution has a length to keep."""
+    """Refuse `optimiser.turn` without convolutions, or where one has no length to keep."""
     if not run.optimiser.turn:
         return
     lengths = [one.weight.norm() for one in model.modules() if isinstance(one, nn.Conv2d)]
     if not (lengths and all(lengths)):
-        fault = "begins with weights of zeros" if lengths else "has no convolutions"
-        raise UserError(f"optimiser.turn keeps the length of convolutions: {run.model} {fault}")
+        fault = "has one whose weights are all zero" if lengths else "has none"
+        raise UserError(f"optimiser.turn keeps the length of convolutions; {run.model} {fault}")
 
 
 def precision_of(run: Run, split: Split, device: torch.device, processes: Processes) -> str:
-    """What all processes compute in: bfloat16 where it pays on each of their machines."""
+    """The precision of all processes: bfloat16 only if it pays on every one of their machines."""
     pays = trains_in_bfloat16(run.precision, device, split.image_values)
     return "float32" if processes.largest(int(not pays))[0] else "bfloat16"
 
 
 def same_start(processes: Processes, step: int, checkpoint: Path) -> None:
-    """Refuse to go on where processes would begin at different steps."""
+    """Refuse to resume where processes would start at different steps."""
     if len(set(processes.gather(step))) > 1:
         raise UserError(
             f"the processes do not find the same checkpoint at {checkpoint}: "
@@ -197,14 +197,14 @@ def same_start(processes: Processes, step: int, checkpoint: Path) -> None:
 
 
 def numbers_read(labels: np.ndarray, run: Run) -> np.ndarray:
-    """Which images the guard's readings are of, among those that it has."""
+    """The numbers of the images that the guard reads, among those that it has."""
     return balanced_subset(labels, run.images_read, purpose_key(run.seed, _CHECK))
 
 
 def guard_images(
     batches: AnyBatches, split: Split, held_out: Split | None, run: Run
 ) -> tuple[Tensor, Tensor, Tensor]:
-    """The guard's images with labels and keys: held out where some are, else of training."""
+    """The guard's images with labels and keys: held out if there are any, else training images."""
     labels = (held_out or split).labels
     device = batches.labels.device
     numbers = torch.from_numpy(numbers_read(labels, run)).to(device)
@@ -219,7 +219,7 @@ def guard_images(
 
 
 def remarks(run: Run, classes: int, images: int) -> list[str]:
-    """What to know of settings that do other than they seem to."""
+    """Notes on settings that have no effect, or another one than they seem to."""
     rule, size = run.labels, run.optimiser.batch_size
     adversarial = rule.rule in ("adversarial", "supplementary")
     said = []
@@ -236,39 +236,44 @@ def remarks(run: Run, classes: int, images: int) -> list[str]:
     new = run.weights is None and run.method != "undefended"
     if run.data.name.startswith("folder:") and new and steps < FEW_STEPS:
         said.append(
-            f"{steps} update{'s' * (steps != 1)} in all: under attack a new network may not learn "
-            "anything so soon"
+            f"{steps} update{'s' * (steps != 1)} in all: adversarial training of a new network may "
+            "not learn anything in so few"
         )
     given = run.model_dump(exclude_defaults=True)
     if "trades_weight" in given and (run.method != "trades" or run.regulariser.kind != "none"):
-        said.append("trades_weight does nothing: there is no divergence in this loss")
+        said.append("trades_weight has no effect: this loss has no divergence term")
     schedule = run.optimiser.schedule
     unheeded = {"last_share"} if schedule == "steps" else {"milestones", "drop"}
     said += [
-        f"optimiser.{name} does nothing: the schedule is {schedule}"
+        f"optimiser.{name} has no effect: the schedule is {schedule}"
         for name in sorted(unheeded & given.get("optimiser", {}).keys())
     ]
     if run.check_epochs and not run.data.held_out:
         said.append(
-            "PGD-10 is read on training images, which flatters; --data.held-out N reads others"
+            "PGD-10 is measured on training images, so it is optimistic; --data.held-out N "
+            "measures it on N held-out images"
         )
     if run.data.held_out and not run.check_epochs:
-        said.append("data.held_out: nothing reads these images, as check_epochs is 0")
+        said.append("data.held_out: nothing is measured on these images, as check_epochs is 0")
     if run.data.held_out and run.weights is not None:
         said.append(
-            "data.held_out: the weights that it begins with may have been trained on these images; "
-            "then what is read there, and judged, says nothing"
+            "data.held_out: the weights that training starts from may have been trained on these "
+            "images; if so, what is measured on them is meaningless"
         )
     if run.keep == "best" and run.check_epochs >= run.epochs:
         said.append("keep = best has one reading to choose from: check_epochs is not below epochs")
     if run.regulariser.kind == "none":
         unheeded = given.get("regulariser", {}).keys()
-        said += [f"regulariser.{name} does nothing: there is none" for name in sorted(unheeded)]
+        said += [
+            f"regulariser.{name} has no effect: regulariser.kind is none"
+            for name in sorted(unheeded)
+        ]
     elif run.regulariser.of == "logits" and run.method == "adversarial":
         said.append(
-            "regulariser.of = logits pulls one side alone here, and the loss may soon not be "
-            "finite, at lower rates too; with method = trades both predictions learn"
+            "regulariser.of = logits with method = adversarial moves only the adversarial "
+            "prediction, and the loss may diverge even at low learning rates; with method = trades "
+            "both predictions are trained"
         )
     if "weight_perturbation_along" in given and not run.weight_perturbation:
-        said.append("weight_perturbation_along does nothing: weight_perturbation is 0")
+        said.append("weight_perturbation_along has no effect: weight_perturbation is 0")
     return said

@@ -1,7 +1,7 @@
-"""The start of an attack where the last one on the same image ended (Jia et al. 2022: FGSM-EP).
+"""Attacks that start where the last one on the same image ended (FGSM-EP, Jia et al. 2022).
 
-A byte for every value of every training image, on the device beside its pixels, in the frame of
-the picture as it is stored: a perturbation follows its pixels through other crops and mirroring.
+One byte for every value of every training image, on the device beside the pixels and in the frame
+of the stored image, so that a perturbation follows its pixels through other crops and mirroring.
 """
 
 import math
@@ -16,7 +16,7 @@ from bilateral.errors import UserError
 from bilateral.processes import Processes
 
 _MOST, _NONE = 127, -128
-"""A byte is a 127th of the start's width; -128 stands where nothing is known yet."""
+"""A byte counts 127ths of the start's width; -128 means that nothing is known yet."""
 
 
 class Priors:
@@ -27,7 +27,7 @@ class Priors:
         self.unit = width / _MOST
 
     def start(self, numbers: Tensor, moves: Moves) -> Tensor:
-        """Perturbations of images that were moved so; NaN where nothing is known."""
+        """The perturbations of images that were moved by `moves`; NaN where nothing is known."""
         kept = self.kept[numbers]
         known = torch.where(kept == _NONE, math.nan, kept * self.unit)
         return shift_and_mirror(known, *moves, fill=math.nan)
@@ -35,9 +35,9 @@ class Priors:
     def keep(
         self, numbers: Tensor, moves: Moves, perturbations: Tensor, others: Tensor | None = None
     ) -> None:
-        """Remember what an attack did to images that were moved so; the rest stays as it was.
+        """Store the perturbations of images that were moved by `moves`; pixels out of frame stay.
 
-        `others` is where they showed another image (N x H x W), whose perturbation is not theirs.
+        `others` (N x H x W) marks pixels of another image, whose perturbation is not stored.
         """
         if others is not None:
             perturbations = perturbations.masked_fill(others[:, None], math.nan)
@@ -46,24 +46,26 @@ class Priors:
         self.kept[numbers] = torch.where(here.isnan(), self.kept[numbers], steps).to(torch.int8)
 
     def go_on(self, kept: Tensor) -> None:
-        """Take over what a checkpoint holds, in place: a CUDA graph knows the address."""
+        """Load what a checkpoint holds, in place: a CUDA graph refers to the address."""
         if kept.shape != self.kept.shape or kept.dtype != self.kept.dtype:
             raise ValueError(f"priors of {kept.dtype} {tuple(kept.shape)}")
         self.kept.copy_(kept)
 
 
 def priors_of(split: Split, run: Run, device: torch.device, processes: Processes) -> Priors | None:
-    """Room for the perturbations of a run that starts from them; refused where there is none."""
+    """The priors of a run that starts from them, else None; refused where they cannot be kept."""
     adversary = run.adversary
     if not adversary.prior_start or run.method == "undefended":
         return None
     if split.streamed:
         raise UserError(
             "adversary.prior_start keeps a perturbation of every training image in memory: "
-            "not for a folder that is too large for it"
+            "not possible for a folder that does not fit in memory"
         )
-    if processes.world > 1:  # every epoch deals the images out anew
-        raise UserError("adversary.prior_start is for one process: images change hands each epoch")
+    if processes.world > 1:
+        raise UserError(
+            "adversary.prior_start needs one process: images move between processes every epoch"
+        )
     height, width, channels = split.pixels.shape[1:]
     widest = adversary.epsilon * adversary.start_width
     return Priors(len(split.labels), (channels, height, width), widest, device)

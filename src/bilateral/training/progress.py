@@ -10,14 +10,14 @@ from rich.console import Console
 from rich.progress import BarColumn, Progress, TaskID, TextColumn, TimeRemainingColumn
 
 BAR = 32
-"""Cells that the bar, the share done and the time left keep of a line, however narrow it is."""
+"""Columns reserved for the bar, the share done and the time left, however narrow the terminal."""
 
 KNOWN_AFTER, LONG = 60.0, 180.0
-"""Seconds after which the rate is known, and from which on it is told how long a run takes."""
+"""Seconds until the rate is known, and the remaining seconds beyond which they are reported."""
 
 
 class TrainingProgress:
-    """Shows steps and epochs as they come; says nothing when quiet."""
+    """Shows steps and epochs as they end; prints nothing when quiet."""
 
     def __init__(self, quiet: bool = False) -> None:
         self.console = Console(file=sys.stderr, quiet=quiet, highlight=False, soft_wrap=True)
@@ -48,7 +48,7 @@ class TrainingProgress:
 
     @property
     def wants_readings(self) -> bool:
-        """Whether a reading within an epoch would be seen; reading one waits for the device."""
+        """Whether readings within an epoch are shown; each of them waits for the device."""
         return self._bar is not None
 
     def step(self, done: int, record: dict[str, Any] | None = None) -> None:
@@ -61,9 +61,9 @@ class TrainingProgress:
             self._bar.update(self._task, reading=self._reading(record))
 
     def _tell_length(self, done: int) -> None:
-        """Where no bar shows the time left: say once if it is long."""
+        """Without a bar, report once how long the rest will take, if that is long."""
         now = time.monotonic()
-        if self._first is None:  # that step may have been compiled
+        if self._first is None:  # the step before may include compilation
             self._first = done, now
         first, since = self._first
         if self._told or done <= first or now - since < KNOWN_AFTER:
@@ -75,7 +75,7 @@ class TrainingProgress:
             self.note(f"about {long} to go at this rate")
 
     def _reading(self, record: dict[str, Any]) -> str:
-        """The epoch so far, as much as fits beside the bar: the lines above say the rest."""
+        """The epoch so far, as much as fits beside the bar; the lines above hold the rest."""
         title = self._bar.tasks[0].description if self._bar else ""
         room = self.console.width - len(title) - BAR
         reading = f"epoch {record['epoch']}"

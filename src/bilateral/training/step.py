@@ -21,7 +21,7 @@ class Perturbed(NamedTuple):
 
 
 class StepLoss(NamedTuple):
-    """The loss to descend, and how many images were right; no clean count where none was seen."""
+    """The loss to minimise, and how many images were right; None where a step does not count."""
 
     loss: Tensor
     clean_correct: Tensor | None
@@ -36,7 +36,7 @@ def perturbed_batch(
     keys: Tensor,
     start: Tensor | None = None,
 ) -> Perturbed | None:
-    """The adversary's work; `twin` has the same weights in the adversary's mode."""
+    """What the adversary makes of a batch; `twin` has the same weights in the adversary's mode."""
     if run.method == "undefended":
         return None
     adversary, rule = run.adversary, run.labels
@@ -47,9 +47,9 @@ def perturbed_batch(
 
 @torch.no_grad()
 def taught(teacher: nn.Module, images: Tensor, perturbed: Perturbed, rule: Labels) -> Perturbed:
-    """The same with a share of the averaged weights' prediction in the labels (Dong et al. 2022).
+    """The same, with the averaged weights' prediction mixed into the labels (Dong et al. 2022).
 
-    What the network memorises late in training its average does not yet believe.
+    Late in training the network memorises labels that its average does not predict yet.
     """
     believed = F.softmax(teacher(images).float(), 1)
     return perturbed._replace(
@@ -58,7 +58,7 @@ def taught(teacher: nn.Module, images: Tensor, perturbed: Perturbed, rule: Label
 
 
 def regularised(run: Run) -> bool:
-    """Whether the loss needs the reference: TRADES's sees the clean images itself."""
+    """Whether the loss needs the reference: TRADES computes the clean logits itself."""
     return run.regulariser.kind != "none" and run.method == "adversarial"
 
 
@@ -78,7 +78,7 @@ def step_loss(
 ) -> StepLoss:
     """The loss of a batch by the run's method; weight gradients come from this loss alone.
 
-    `progress` is how much of the run is over; `summed` is over the processes that share the batch.
+    `progress` is the share of the run that is over; `summed` adds up over the processes.
     """
     if perturbed is None:
         logits = model(images).float()
@@ -103,14 +103,14 @@ def step_loss(
 
 
 def climbs(run: Run) -> bool:
-    """Whether a step computes the batch's gradient once more, to know where weights are worse."""
+    """Whether a step computes the batch's gradient once more, to perturb the weights along it."""
     return bool(run.weight_perturbation) and run.weight_perturbation_along == "gradient"
 
 
 def _apart(
     logits: Tensor, clean_logits: Tensor, run: Run, progress: Tensor | float, summed: Summed
 ) -> Tensor:
-    """How far the two predictions are from each other; both sides learn, so none is detached."""
+    """The distance between the two predictions; both learn from it, so neither is detached."""
     if run.regulariser.kind != "none":
         return regularisation(logits, clean_logits, run.regulariser, progress, summed)
     clean, adversarial = F.softmax(clean_logits, 1), F.log_softmax(logits, 1)
@@ -118,8 +118,9 @@ def _apart(
 
 
 def forwards_per_image(run: Run) -> int:
-    """The cost of a step in forward passes of the network: a backward to the images costs one
-    more, one to images and weights two.
+    """The cost of a step in forward passes of the network.
+
+    A backward pass to the images counts as one, the one to the weights as two.
     """
     if run.method == "undefended":
         return 3
@@ -131,6 +132,6 @@ def forwards_per_image(run: Run) -> int:
 
 
 def _correct(logits: Tensor, labels: Tensor) -> Tensor:
-    if labels.is_floating_point():  # of a mixed image the class that has most of it
+    if labels.is_floating_point():  # mixed images: the class with the largest share
         labels = labels.argmax(1)
     return (logits.detach().argmax(1) == labels).sum()

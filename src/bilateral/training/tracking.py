@@ -7,7 +7,7 @@ from bilateral.errors import UserError
 
 
 def require_tensorboard() -> Any:
-    """TensorBoard's writer; one line where it is not installed."""
+    """TensorBoard's writer; a UserError where it is not installed."""
     try:
         from torch.utils.tensorboard import SummaryWriter
     except ImportError:
@@ -18,7 +18,7 @@ def require_tensorboard() -> Any:
 class Tracking:
     """Writes each epoch's readings to `<run folder>/tensorboard/`.
 
-    Events after the step from which a run goes on are hidden: they come again.
+    Events after the step from which a run resumes are hidden: they will be written again.
     """
 
     def __init__(self, folder: Path, step: int) -> None:

@@ -1,7 +1,7 @@
-"""The trainer: epochs, checkpoints, the log, and going on exactly where a run stopped.
+"""The trainer: epochs, checkpoints, the log, and resuming exactly where a run stopped.
 
 All randomness follows from (seed, epoch, image), so a checkpoint holds weights, optimiser, step
-and the sums of the epoch under way, and a run that goes on equals one that never stopped.
+and the sums of the current epoch, and a resumed run equals one that never stopped.
 """
 
 import copy
@@ -72,7 +72,7 @@ class Trainer:
         self.bfloat16 = self.precision == "bfloat16"
         speed = Speed.on(self.machine, device, self.processes, self.bfloat16)
         if self.machine.graphs == "on" and not speed.graphs:
-            progress.note("machine.graphs is off: it needs one GPU, one process, machine.fused")
+            progress.note("machine.graphs is off: it needs a GPU, one process and machine.fused")
         torch.manual_seed(purpose_key(run.seed, 0) % 2**31)
         height, width, channels = split.pixels.shape[1:]
         model = build_model(run.model, len(split.classes), channels, (height, width))
@@ -132,13 +132,13 @@ class Trainer:
         return self.learner.step
 
     def fit(self) -> None:
-        """Train to the end, going on from the checkpoint if there is one."""
+        """Train to the end, resuming from the checkpoint if there is one."""
         for said in remarks(self.run, len(self.split.classes), len(self.split.labels)):
             self.progress.note(said)
         if self.folder.checkpoint.exists():
             self._restore()
         same_start(self.processes, self.step, self.folder.checkpoint)
-        if not self.watch.recovery.stopped:  # then the log ends with why, after the good epochs
+        if not self.watch.recovery.stopped:  # if so, the log ends with the reason
             self.logbook.cut(self.step // self.batches.steps)
         self.unreadable = Unreadable(map(str, self.logbook.last().get("unreadable", ())))
         self.logbook.begin(self.step, self.machine.tensorboard)
@@ -179,7 +179,7 @@ class Trainer:
                 else:
                     went_on = self._glance(epoch, started, first)
                 due = int(now - saved > self.run.checkpoint_seconds)
-                # A signal may come between two looks: it is read once, and agreed upon.
+                # A signal may come at any moment: it is read once, and all processes agree on it.
                 asked, due = self.processes.largest(stop.number or 0, due)
                 if asked or due:
                     saved = now
@@ -190,13 +190,13 @@ class Trainer:
                     break
 
     def _arriving(self, epoch: int, first: int, stop: StopRequest) -> Iterator[Batch]:
-        """An epoch's batches; a signal to all processes may have ended those that decode them."""
+        """An epoch's batches; a signal to all processes may have ended the decoding workers."""
         try:
             yield from self.batches.epoch(epoch, first)
         except (RuntimeError, OSError):
             if stop.number is None or self.processes.world > 1:
                 raise
-            self._save()  # no step is under way
+            self._save()  # between two steps
             raise Interrupted(stop.number) from None
 
     def take(self, batch: Batch, epoch: int) -> None:
@@ -232,7 +232,7 @@ class Trainer:
         }
 
     def _end_epoch(self, epoch: int, started: float, first_step: int) -> bool:
-        """Log the epoch; false if the guard went back instead."""
+        """Log the epoch; false if the guard rolled back instead."""
         synchronise(self.device)
         record = self._record(epoch, time.monotonic() - started, first_step)
         every, recovery = self.run.check_epochs, self.watch.recovery
@@ -254,7 +254,7 @@ class Trainer:
                 recovery.take(reading, record["adversarial_accuracy"])
                 if recovery.good is not None:
                     recovery.good = self._good()
-            else:  # a leap may be the beginning of a collapse: nothing is measured by its reading
+            else:  # a leap may begin a collapse: its reading is no standard for later ones
                 recovery.level = record["adversarial_accuracy"]
             if due and self.run.keep == "best":
                 record["kept"] = self.watch.best.look(reading, epoch + 1, self.learner.final_model)
@@ -274,7 +274,7 @@ class Trainer:
         self.logbook.write(record)
 
     def _glance(self, epoch: int, started: float, first_step: int) -> bool:
-        """Four times an epoch: has the training attack's accuracy leapt? False if we went back."""
+        """Four times an epoch: read if training accuracy leapt; false if the guard rolled back."""
         quarter = max(1, self.batches.steps // 4)
         if self.run.guard == "watch" or self.step % self.batches.steps % quarter:
             return True
@@ -299,19 +299,19 @@ class Trainer:
         if recovery.stopped and not back:
             raise TrainingError(
                 f"{news}: no earlier reading is good, so there is no model to keep "
-                "(--check-epochs 1 reads every epoch, --guard watch only tells of it)"
+                "(--check-epochs 1 reads every epoch, --guard watch only reports)"
             )
         self.progress.note(news)
-        if not recovery.stopped and self.processes.first:  # what is cut is told again
+        if not recovery.stopped and self.processes.first:  # repeat what is about to be cut
             recovery.event = ". ".join([*self.folder.guard_events(back), recovery.event])
-        if recovery.stopped:  # the line says why, and that its weights are not those that are kept
+        if recovery.stopped:  # the line says why, and that its weights were discarded
             signs = {**reading.guard, "collapsed": True, "discarded": True}
             self._log({**record, "check": reading.check, "guard": signs})
         self.learner.go_on(recovery.good)
         recovery.level = recovery.good.get("level")
         self.engine = self._engine(adversary)
         self._save()
-        if not recovery.stopped:  # last: the checkpoint says where to cut
+        if not recovery.stopped:  # last, as the checkpoint says where to cut
             self.logbook.cut(back)
 
     def _save(self) -> None:
@@ -354,12 +354,15 @@ class Trainer:
         except (RuntimeError, ValueError, LookupError, TypeError, AttributeError) as error:
             reason = " ".join(str(error).split())[:200]
             raise UserError(
-                f"{self.folder.checkpoint} does not fit the model any more ({reason})"
+                f"{self.folder.checkpoint} no longer fits the model ({reason}); "
+                "remove it to start again"
             ) from None
         self.logbook.seconds = state["seconds"]
         if (before := state.get("precision", self.precision)) != self.precision:
-            self.progress.note(f"so far in {before}, as elsewhere; going on in {self.precision}")
-        self.progress.note(f"going on from step {self.step} of {self.total_steps}")
+            self.progress.note(
+                f"the checkpoint was trained in {before}; resuming in {self.precision}"
+            )
+        self.progress.note(f"resuming from step {self.step} of {self.total_steps}")
 
 
 def train(
@@ -371,7 +374,7 @@ def train(
     machine: Machine | None = None,
     processes: Processes | None = None,
 ) -> bool:
-    """Train into the folder; false if the run there was finished already."""
+    """Train into the folder; false if the run there is already complete."""
     if folder.config.exists():
         run = folder.prepare(run, {})
         if folder.weights.exists():

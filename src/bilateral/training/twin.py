@@ -1,6 +1,6 @@
 """The model as the training adversary sees it: the same weights, in a mode of its own.
 
-The twin's parameters share memory with the model's and want no gradient, so an attack on it is
+The twin's parameters share memory with the model's and require no gradient, so an attack on it is
 never stale, computes no weight gradient, and toggles nothing on the model that is being trained.
 """
 

@@ -1,7 +1,7 @@
-"""Adversarial weight perturbation (Wu et al. 2020): a gradient taken where weights are worse.
+"""Adversarial weight perturbation (Wu et al. 2020): the gradient at weights of higher loss.
 
-Uphill is where the batch's own gradient points, for the cost of one more update. For nothing it is
-found further along the last steps, which overshoot wherever the loss is steep (Becker et al. 2024).
+The weights move along the batch's own gradient, which costs one more update, or further along the
+last steps, which costs nothing: these overshoot wherever the loss is steep (Becker et al. 2024).
 """
 
 from collections.abc import Iterator
@@ -12,7 +12,7 @@ from torch import Tensor, nn
 
 
 def gradients(model: nn.Module) -> dict[Tensor, Tensor]:
-    """The gradient of each parameter that has one; they start anew."""
+    """The gradient of each parameter that has one; the parameters' own are cleared."""
     found: dict[Tensor, Tensor] = {
         one: one.grad for one in model.parameters() if one.grad is not None
     }
@@ -22,9 +22,9 @@ def gradients(model: nn.Module) -> dict[Tensor, Tensor]:
 
 
 def last_steps(model: nn.Module, optimiser: torch.optim.Optimizer) -> dict[Tensor, Tensor]:
-    """Where momentum has been moving each parameter; nowhere before the first step.
+    """The direction in which momentum moves each parameter; empty before the first step.
 
-    SGD goes against its momentum, which is a sum of gradients.
+    SGD moves against its momentum, which is a sum of gradients.
     """
     found = {one: optimiser.state[one].get("momentum_buffer") for one in model.parameters()}
     return {parameter: -momentum for parameter, momentum in found.items() if momentum is not None}
@@ -32,9 +32,9 @@ def last_steps(model: nn.Module, optimiser: torch.optim.Optimizer) -> dict[Tenso
 
 @contextmanager
 def uphill(ways: dict[Tensor, Tensor], share: float) -> Iterator[None]:
-    """Weights moved along their ways inside, and back outside.
+    """Move weights along their ways inside the context, and back at its end.
 
-    Each weight moves by the same share of its length. Batch norm's scales and shifts stay.
+    Each weight moves by the same share of its length. Biases and batch norm's parameters stay.
     """
     moved = [weight for weight in ways if weight.dim() > 1]
     if not moved:

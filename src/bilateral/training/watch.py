@@ -31,7 +31,7 @@ class Watch:
         self.recovery, self.best = Recovery(), Best()
 
     def readings(self, adversary: Adversary, within: bool = False) -> list[Reading]:
-        """Of the final model, and where a guard acts on an average of the weights in training too.
+        """Of the final model; if that is an average and the guard acts, of the trained weights too.
 
         By the training attack as it is now. An average shows a collapse epochs late; within an
         epoch it is not read at all.
@@ -45,7 +45,7 @@ class Watch:
         return found
 
     def first_collapsed(self, readings: Sequence[Reading]) -> Reading | None:
-        """The first reading by which the attack no longer teaches; all processes agree."""
+        """The first reading that shows a collapse, if any does; all processes agree on it."""
         if self.run.method == "undefended":
             return None
         signs = self.processes.largest(*(int(self.recovery.collapsed(one)) for one in readings))
