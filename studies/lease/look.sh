@@ -5,7 +5,9 @@ for _ in $(seq "${1:-60}"); do
   sleep 1
   if grep -q "done$" log/queue.log; then break; fi
 done
-tail -n 5 log/queue.log
-tail -qn 1 runs/*/seed*/log.jsonl sweeps/*/*/seed*/log.jsonl 2> /dev/null | cut -c 1-300
+tail -n 12 log/queue.log
+tail -qn 3 log/wide.txt 2> /dev/null
+tail -qn 1 runs/*/seed*/log.jsonl sweeps/*/*/seed*/log.jsonl 2> /dev/null | cut -c 1-330
 nvidia-smi --query-gpu=memory.used,utilization.gpu --format=csv,noheader
-tar czf "$OUT/home.tgz" --exclude '*.safetensors' --exclude '*.pt' log $(ls -d runs results sweeps 2> /dev/null)
+tar czf "$OUT/home.tgz" --exclude '*.safetensors' --exclude '*.pt' --exclude '*.npz' \
+  log $(ls -d runs results sweeps 2> /dev/null)

@@ -15,5 +15,5 @@ mkdir -p carry/packages
 rm -rf carry/packages/pyautoattack/examples
 tar cJf carry/first/packages.txz -C carry packages
 rm -rf carry/packages
-git bundle create --quiet carry/first/history.bundle main
+git bundle create --quiet carry/first/history.bundle --branches
 du -sh carry/*

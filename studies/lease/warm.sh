@@ -1,5 +1,10 @@
 #!/usr/bin/env bash
-# `warm.sh RECIPE`: compiles a recipe's step on noise, while the data set is still on its way.
+# `warm.sh RECIPE...`: compiles the steps of recipes on noise, while the data set is still on its way.
 . ~/lease/environment
-python3 -m bilateral bench train "$@" --seconds 1 --json --quiet > log/warm.tmp || true
-mv log/warm.tmp log/warm.json
+for recipe in "$@"; do
+  (
+    python3 -m bilateral bench train "$recipe" --seconds 1 --json --quiet > "log/warm-$recipe.tmp"
+    mv "log/warm-$recipe.tmp" "log/warm-$recipe.json"
+  ) &
+done
+wait

@@ -6,11 +6,9 @@ set -euo pipefail
 . ~/lease/environment
 images="${IMAGES:-1000}"
 bilateral() { python3 -m bilateral "$@"; }
-told() { echo "$(date +%T) $*"; }
-trap 'told "exit $?: done"' EXIT  # look.sh waits for this line
+told() { echo "$(date +%T) cifar10-wide: $*"; }
 
-for _ in $(seq 120); do [ -f log/warm.json ] || sleep 1; done  # compiled by the first call
-told "cifar10-wide $*"
+for _ in $(seq 120); do [ -f log/warm-cifar10-wide.json ] || sleep 1; done  # compiled by the first call
 bilateral train cifar10-wide "$@" --quiet
 told "trained"
 run=runs/cifar10-wide/seed0

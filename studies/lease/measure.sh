@@ -1,0 +1,21 @@
+#!/usr/bin/env bash
+# `measure.sh RECIPE SEED-FOLDER`: AutoAttack on the whole test set, PGD-20, the diagnosis, the rows of
+# results/beyond.json, and pyautoattack on a thousand images. What matters most comes first.
+set -euo pipefail
+. ~/lease/environment
+recipe=$1
+run=runs/$recipe/$2
+bilateral() { python3 -m bilateral "$@"; }
+told() { echo "$(date +%T) $recipe: $*"; }
+
+bilateral evaluate "$run" --attacks autoattack --compile --json --quiet > "log/$recipe-autoattack.json"
+told "AutoAttack"
+bilateral reproduce beyond --rows "$recipe" --columns clean AutoAttack --quiet > "log/$recipe-row.txt" || true
+bilateral evaluate "$run" --attacks pgd20 --compile --json --quiet > "log/$recipe-pgd.json"
+bilateral reproduce beyond --rows "$recipe" --columns PGD-20 --quiet > "log/$recipe-row.txt" || true
+told "PGD-20"
+bilateral diagnose "$run" --json --quiet > "log/$recipe-diagnosis.json"
+told "diagnosed"
+bilateral bench evaluate "$run" --images 1000 --attacks autoattack --peer-batch-sizes 1000 --compile --json --quiet \
+  > "log/$recipe-peer.json" || told "no peer"
+told "pyautoattack"
