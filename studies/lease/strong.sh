@@ -7,12 +7,11 @@ told() { echo "$(date +%T) $*"; }
 trap 'told "exit $?: done"' EXIT  # look.sh waits for this line
 
 for _ in $(seq 120); do [ -f log/warm-cifar10-strong.json ] || sleep 1; done
-APART=10 study.sh varied > log/study.txt 2>&1
-cat log/study.txt
+APART=10 study.sh varied
 read -r winner kept <<< "$(python3 -m bilateral sweep ~/lease/code/studies/varied.toml --quiet --json | python3 -c '
 import json, sys
 best = max(json.load(sys.stdin), key=lambda one: (one["robust_accuracy"] or 0, one["clean_accuracy"]))
-print(best["name"].partition("/")[0], int(1000 * best["robust_accuracy"]))')"
+print(best["name"].partition("/")[0], round(1000 * best["robust_accuracy"]))')"
 told "$winner keeps $kept of 1000"
 git -C ~/lease/code checkout --quiet "pick/$winner"
 wide.sh > log/wide.txt 2>&1 &
@@ -22,3 +21,5 @@ if [ "$kept" -gt 495 ]; then
   measure.sh cifar10-strong seed0 || told "cifar10-strong failed"
 fi
 wait
+python3 -m bilateral bench train cifar10-strong --json --quiet > log/bench-train.json  # now alone
+told "timed"
