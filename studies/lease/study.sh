@@ -1,15 +1,18 @@
 #!/usr/bin/env bash
 # `study.sh NAME [OPTION...]`: the runs of a study beside each other on one device, then the ranking.
+# JOBS (4) at a time. ONLY chooses runs by patterns of grep, those of the first pattern first.
+# SIGUSR1 to its xargs adds a job.
 set -euo pipefail
 . ~/lease/environment
 file="$HOME/lease/code/studies/$1.toml"
-sweep() { python3 -m bilateral sweep "$file" "$@"; }
+one() {
+  echo "$(date +%T) $2"
+  python3 -m bilateral sweep "$1" --trial "$2" "${@:3}" --quiet
+}
+export -f one
 
-trials=$(sweep --plan | sed -n 's/^\([^ ]*\/seed[0-9]*\):.*/\1/p')
-for trial in $trials; do
-  echo "$(date +%T) $trial"
-  sweep --trial "$trial" "${@:2}" --quiet >> "log/study-$1.log" 2>&1 &
-  sleep "${APART:-25}"  # the first compiles; what it leaves in the cache serves the others
-done
-wait
-sweep --quiet
+names=$(python3 -m bilateral sweep "$file" --plan | sed -n 's/^\([^ ]*\/seed[0-9]*\):.*/\1/p')
+for pattern in ${ONLY:-.}; do grep -E -- "$pattern" <<< "$names"; done | awk '!seen[$0]++' |
+  xargs -P "${JOBS:-4}" -I{} bash -c 'one "$@"' - "$file" {} "${@:2}" >> "log/study-$1.log" 2>&1 ||
+  echo "$(date +%T) $1: a run failed"
+python3 -m bilateral sweep "$file" --minutes 0 --quiet

@@ -4,8 +4,7 @@
 set -euo pipefail
 lease=~/lease
 mkdir -p "$lease"/{pack,data,log}
-if [ -f carry/first/history.bundle ]; then
-  rm -rf "$lease/code"
+if [ ! -d "$lease/code" ]; then  # by the first call alone: what it started runs from there
   git clone --quiet --branch main carry/first/history.bundle "$lease/code"
   tar xJf carry/first/packages.txz -C "$lease"
 fi
