@@ -1,7 +1,9 @@
 #!/usr/bin/env bash
-# Makes carry/, what a lent machine without a network needs: CIFAR-10 in two halves of 50 MiB, the
-# packages that it lacks (compiled for its Python), and the history, so that results know their commit.
+# `pack.sh [RUN]` makes carry/, what a lent machine without a network needs: CIFAR-10 in two halves of
+# 50 MiB, the packages that it lacks (compiled for its Python), and the history, so that results know
+# their commit. A run's folder, with weights of any size, becomes carry/run.00 and on, 50 MiB each.
 set -euo pipefail
+run="${1:+$(realpath "$1")}"
 cd "$(dirname "$0")/../.."
 python="${PYTHON:-.venv/bin/python}"
 rm -rf carry
@@ -16,4 +18,8 @@ rm -rf carry/packages/pyautoattack/examples
 tar cJf carry/first/packages.txz -C carry packages
 rm -rf carry/packages
 git bundle create --quiet carry/first/history.bundle --branches
+if [ -n "$run" ]; then
+  tar cf - --exclude checkpoint.pt -C "$run/../.." "$(basename "$(dirname "$run")")/$(basename "$run")" |
+    tee >(sha256sum > carry/first/run.digest) | split -b 50M -d - carry/run.
+fi
 du -sh carry/*

@@ -1,15 +1,18 @@
 #!/usr/bin/env bash
 # `study.sh NAME [OPTION...]`: the runs of a study beside each other on one device, then the ranking.
-# JOBS (4) at a time. ONLY chooses runs by patterns of grep, those of the first pattern first.
+# JOBS (4) at a time. ONLY chooses runs by patterns of grep, those of the first pattern first; after
+# MINUTES those that have not begun are left.
 # SIGUSR1 to its xargs adds a job.
 set -euo pipefail
 . ~/lease/environment
 file="$HOME/lease/code/studies/$1.toml"
 one() {
+  if [ "$(date +%s)" -gt "$LAST" ]; then return; fi
   echo "$(date +%T) $2"
   python3 -m bilateral sweep "$1" --trial "$2" "${@:3}" --quiet
 }
 export -f one
+export LAST=$(($(date +%s) + 60 * ${MINUTES:-60}))
 
 names=$(python3 -m bilateral sweep "$file" --plan | sed -n 's/^\([^ ]*\/seed[0-9]*\):.*/\1/p')
 for pattern in ${ONLY:-.}; do grep -E -- "$pattern" <<< "$names"; done | awk '!seen[$0]++' |

@@ -1,6 +1,7 @@
 #!/usr/bin/env bash
 # On the lent machine, from the repository's copy: puts what has been carried so far into ~/lease.
-# The call that brings carry/second (and carry/first before it) makes the data set whole.
+# The call that brings carry/second (and carry/first before it) makes the data set whole; a run's
+# folder is there when its last piece has come.
 set -euo pipefail
 lease=~/lease
 mkdir -p "$lease"/{pack,data,log}
@@ -11,6 +12,12 @@ fi
 for half in first second; do
   if [ -d "carry/$half" ]; then cp carry/"$half"/*.{webp,npy} "$lease/pack/" 2>/dev/null || true; fi
 done
+cp carry/run.* carry/first/run.digest "$lease/pack/" 2>/dev/null || true
+if [ -f "$lease/pack/run.digest" ] && [ ! -d "$lease/runs" ] &&
+  cat "$lease"/pack/run.[0-9]* | sha256sum --check --status "$lease/pack/run.digest"; then
+  mkdir "$lease/runs"  # the last piece has come
+  cat "$lease"/pack/run.[0-9]* | tar x -C "$lease/runs"
+fi
 cat > "$lease/environment" <<END
 export PATH="$lease/code/studies/lease:\$PATH" PYTHONPATH="$lease/code/src:$lease/packages"
 export BILATERAL_DATA="$lease/data" PYTHONUNBUFFERED=1

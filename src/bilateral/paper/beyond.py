@@ -46,7 +46,7 @@ WIDE = STRONG.with_fields(
     check_epochs=10,
     epochs=40,
 )
-"""The first of `studies/varied.toml` in the paper's network, for the epochs of one GPU lease."""
+"""The first of `studies/varied.toml` in the paper's network; no study chose it."""
 
 RUNS: dict[str, tuple[str, Run]] = {
     "cifar10-fast": (
@@ -59,7 +59,7 @@ RUNS: dict[str, tuple[str, Run]] = {
         STRONG,
     ),
     "cifar10-wide": (
-        "CIFAR-10, beyond the paper: the paper's network, weights that turn, varied images, nine "
+        "CIFAR-10, beyond the paper: the paper's network, weights that turn, varied images, ten "
         "minutes on one H200",
         WIDE,
     ),
