@@ -14,7 +14,7 @@ for half in first second; do
 done
 cp carry/run.* carry/first/run.digest "$lease/pack/" 2>/dev/null || true
 if [ -f "$lease/pack/run.digest" ] && [ ! -d "$lease/runs" ] &&
-  cat "$lease"/pack/run.[0-9]* | sha256sum --check --status "$lease/pack/run.digest"; then
+  cat "$lease"/pack/run.[0-9]* 2>/dev/null | sha256sum --check --status "$lease/pack/run.digest"; then
   mkdir "$lease/runs"  # the last piece has come
   cat "$lease"/pack/run.[0-9]* | tar x -C "$lease/runs"
 fi
