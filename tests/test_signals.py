@@ -66,6 +66,7 @@ def test_a_signal_ends_the_command(moment, number, code, monkeypatch, capfd):
     assert time.monotonic() - began < 3
     said = capfd.readouterr().err
     assert said.startswith("bilateral: stopped") and said.count("\n") == 1
+    assert "goes on" not in said, "nothing was saved"
     assert (signal.getsignal(signal.SIGALRM), sys.unraisablehook) == before
 
 

@@ -88,7 +88,8 @@ def main(arguments: Sequence[str] | None = None, process: bool = False) -> int:
         print(f"bilateral: {error}", file=sys.stderr)
         return 1
     except Interrupted as error:
-        print(f"bilateral: {error}; the same command goes on from here", file=sys.stderr)
+        then = "; the same command goes on from here" if error.saved else ""
+        print(f"bilateral: {error}{then}", file=sys.stderr)
         return 128 + error.number
 
 

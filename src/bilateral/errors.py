@@ -14,10 +14,13 @@ class TrainingError(Exception):
 
 
 class Interrupted(BaseException):
-    """A signal asked the work to end; what was done is saved. Exit code 128 + its number."""
+    """A signal asked the work to end. Exit code 128 + its number.
 
-    def __init__(self, number: int) -> None:
-        self.number = number
+    Unless what was done is `saved`, the same command may begin anew.
+    """
+
+    def __init__(self, number: int, saved: bool = True) -> None:
+        self.number, self.saved = number, saved
         super().__init__(f"stopped by {signal.Signals(number).name}")
 
 

@@ -39,6 +39,12 @@ Distance = Annotated[float, Field(ge=0, le=1e9)]
 Share = Annotated[float, Field(ge=0, le=1)]
 
 
+def near_chance(accuracy: float, classes: int) -> bool:
+    """Within a tenth of the way from guessing to all right, and under twice what guessing gives."""
+    chance = 1 / classes
+    return accuracy < min(chance + 0.1 * (1 - chance), 2 * chance)
+
+
 def check_flags(images: Sequence[int], robust: Sequence[bool], **others: Sequence[object]) -> None:
     """Refuse images that come twice or have no flag; of `others` all may be missing."""
     for name, values in {"robust": robust, **others}.items():

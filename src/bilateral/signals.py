@@ -84,4 +84,4 @@ def _watch(parent: str) -> None:
 
 
 def _stopped(number: int) -> BaseException:
-    return KeyboardInterrupt() if number == signal.SIGINT else Interrupted(number)
+    return KeyboardInterrupt() if number == signal.SIGINT else Interrupted(number, saved=False)

@@ -237,12 +237,45 @@ def test_a_figure_of_another_model_is_not_replaced_silently(tmp_path, capsys):
     def said(text, attacks="fgsm"):
         file.write_text(text)
         assert main(["evaluate", f"{file}:build", *words, "--attacks", attacks]) == 0
-        return [line for line in capsys.readouterr().err.splitlines() if "replace" in line]
+        lines = capsys.readouterr().err.splitlines()
+        return [line for line in lines if "replace" in line or "put aside" in line]
 
     assert said(code) == [] == said(code, "pgd10"), "another attack on the same model joins it"
     lines = said(code.replace("0.1", "0.2"))
     assert "replaces an evaluation of other weights, code or images (" in lines[0]
-    assert lines[1].endswith("fgsm@40-255.json is of other weights, code or images and is replaced")
+    assert "fgsm@40-255.json is of other weights, code or images: it is put aside" in lines[1]
+
+
+def test_an_edit_that_is_undone_costs_no_flags(tmp_path, monkeypatch, capsys):
+    """AutoAttack takes hours, and a comment is enough to make a file another model."""
+    file, work = tmp_path / "own.py", count_batches(monkeypatch)
+    code = (
+        "import torch\n"
+        "def build():\n"
+        "    torch.manual_seed(0)\n"
+        "    return torch.nn.Sequential(torch.nn.Flatten(), torch.nn.Linear(64, 10)).eval()\n"
+    )
+    words = ["evaluate", f"{file}:build", "--data", "digits", "--quiet", "--force"]
+    words += ["--out", str(tmp_path), "--json", "--attacks", "fgsm,pgd2", "--images"]
+
+    def accuracies(text, images):
+        file.write_text(text)
+        assert main([*words, images]) == 0
+        found = json.loads(capsys.readouterr().out)["attacks"]
+        return {name: attack["accuracy"] for name, attack in found.items()}
+
+    first = accuracies(code, "60")
+    accuracies(f"{code}# a note\n", "20")
+    done = len(work)
+    assert accuracies(code, "60") == first
+    assert len(work) == done, "nothing is attacked again"
+    accuracies(f"{code}# a note\n", "20")
+    assert len(work) == done, "nor the other way round"
+    accuracies(code, "80")
+    accuracies(f"{code}# a note\n", "20")
+    done = len(work)
+    accuracies(code, "80")
+    assert len(work) == done, "of what was put aside twice the larger part is found"
 
 
 def test_what_will_be_lost_is_told_before_it_is(tmp_path, monkeypatch, capsys):
@@ -266,7 +299,7 @@ def test_what_will_be_lost_is_told_before_it_is(tmp_path, monkeypatch, capsys):
         patch.setattr("bilateral.evaluation.campaign.evaluate_target", stopped)
         assert main([*words, "--images", "20", "--attacks", "fgsm,pgd2"]) == 2
     said = capsys.readouterr().err
-    assert "fgsm@40-255.json is of other weights, code or images and is replaced" in said
+    assert "fgsm@40-255.json is of other weights, code or images: it is put aside" in said
     assert "pgd2" not in said and "replaces an evaluation" not in said, "of 20 images there is none"
 
 

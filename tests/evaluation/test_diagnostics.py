@@ -9,6 +9,7 @@ from torch import nn
 from torch.nn import functional as F
 
 from bilateral.cli import main
+from bilateral.commands import diagnose as diagnose_command
 from bilateral.config import Labels
 from bilateral.data.batches import as_floats, as_tensors
 from bilateral.data.datasets import load
@@ -573,9 +574,10 @@ def test_the_command_writes_what_it_prints(tmp_path, monkeypatch, capsys):
     for row, check in zip(rows, CHECKS.values(), strict=True):
         assert (" below " if check.below else " above ") in row
     assert [row.split()[0] for row in rows] == list(CHECKS)
-    few = f" (of {found['images']} images: too few to clear it)"
+    few = f", but {found['images']} images are too few to clear it"
     few = few if found["verdict"] == "holds" and found["images"] < 100 else ""
     left = f"{100 * found['accuracies']['apgd']:.1f} % under apgd at {found['epsilon_text']}"
     assert told.splitlines()[0] == f"verdict on {left}: {found['verdict']}{few}"
+    assert told.splitlines()[1].strip() == diagnose_command.SAYS[found["verdict"]]
     assert main(["diagnose", *words[:3], "--epsilon", "8"]) == 2
     assert "did you mean 8/255?" in capsys.readouterr().err

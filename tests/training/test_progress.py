@@ -1,8 +1,12 @@
 """What a user sees of training: plain lines in a pipe, a bar on a terminal, nothing when quiet."""
 
+from pathlib import Path
+
 import pytest
+from PIL import Image
 from rich.console import Console
 
+from bilateral.cli import main
 from bilateral.training import progress as module
 from bilateral.training.progress import TrainingProgress
 
@@ -76,3 +80,35 @@ def test_a_long_run_is_told_of_once_where_no_bar_shows_it(steps, told, monkeypat
         for done in range(51, 91):
             progress.step(done)
     assert progress.console.export_text().splitlines() == told
+
+
+def test_a_run_that_learnt_nothing_says_so(tmp_path, monkeypatch, capsys):
+    """A rate far too high ends near guessing; the folder is whole all the same."""
+    monkeypatch.chdir(tmp_path)
+    words = ["train", "digits-r-mc-la", "--data.images-per-class", "13", "--epochs"]
+    assert main([*words, "2", "--name", "wild", "--optimiser.learning-rate", "1000"]) == 0
+    assert "nothing was learnt: " in capsys.readouterr().err
+    assert main([*words, "40", "--name", "tame", "--method", "undefended"]) == 0
+    assert "nothing was learnt" not in capsys.readouterr().err
+
+
+def test_a_budget_that_is_unusual_for_the_data_is_told_of(tmp_path, monkeypatch, capsys):
+    """The digits' budget hides a photograph; nobody who changes the data alone asks for it."""
+    monkeypatch.chdir(tmp_path)
+    for name in ("cat", "dog"):
+        for number in range(12):
+            path = Path("pictures") / name / f"{number}.png"
+            path.parent.mkdir(parents=True, exist_ok=True)
+            Image.new("L", (8, 8), 20 * number).save(path)
+    words = ["train", "digits-r-mc-la", "--epochs", "1", "--data.images-per-class", "5"]
+    other = [*words, "--data", "folder:pictures", "--image-size", "8", "--name", "other"]
+    for given, told in (
+        (words, False),
+        (other, True),
+        ([*other, "--adversary.epsilon", "4/255", "--name", "own"], False),
+    ):
+        assert main(given) == 0
+        said = capsys.readouterr().err
+        assert (
+            "the budget stays 40/255, that of digits: --adversary.epsilon 8/255" in said
+        ) == told

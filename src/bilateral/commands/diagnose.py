@@ -14,6 +14,12 @@ from bilateral.runs import RunFolder
 from bilateral.storage import write_json, writing_to
 from bilateral.tables import Format, Table, percent, render
 
+SAYS = {
+    "holds": "no check found anything against this figure; whether it is high is another question",
+    "suspect": "the figure is doubtful; --json has what each check means",
+    "masked": "the figure is not to be believed; --json has what each check means",
+}
+
 
 @dataclass(frozen=True)
 class Options:
@@ -58,9 +64,10 @@ def command(words: Sequence[str]) -> None:
         return
     print(render(readings_table(result), options.format))
     few = result.verdict == "holds" and result.images < FEW
-    doubt = f" (of {result.images} images: too few to clear it)" if few else ""
+    doubt = f", but {result.images} images are too few to clear it" if few else ""
     left = f"{percent(result.accuracies['apgd'])} % under apgd at {result.epsilon_text}"
     print(f"\nverdict on {left}: {result.verdict}{doubt}")
+    print(f"  {SAYS[result.verdict]}")
     for reason in result.reasons:
         print(f"  {reason}")
 

@@ -151,7 +151,7 @@ def replaced(
     images: int,
     before: Sequence[Evaluation],
 ) -> list[str]:
-    """What lies in the target's folder of another model or other images, and will be lost."""
+    """What lies in the target's folder of another model or other images, and gives way."""
     from bilateral.data.subsets import data_digest
     from bilateral.evaluation.attack_files import measured
     from bilateral.weights import weights_digest
@@ -167,5 +167,8 @@ def replaced(
     for path in (target.folder.attack(name, epsilon) for name in attacks):
         with suppress(UserError):  # a damaged file is refused when it is needed
             if path.exists() and measured(read_record(path, AttackFile)) != now:
-                said.append(f"{path} is of other weights, code or images and is replaced")
+                said.append(
+                    f"{path} is of other weights, code or images: it is put aside, and found when "
+                    "those are evaluated again"
+                )
     return said

@@ -4,7 +4,7 @@ import os
 import re
 import shlex
 import sys
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
@@ -12,6 +12,7 @@ import tyro
 from pydantic import Field
 
 from bilateral.arguments import parse, wants_help
+from bilateral.budgets import fraction_text, usual_budget
 from bilateral.commands.printing import is_first_process, print_json
 from bilateral.config import Run, Settings, run_from_json
 from bilateral.errors import UserError
@@ -19,7 +20,9 @@ from bilateral.machine import Machine
 from bilateral.paper import own_pictures
 from bilateral.paper.recipes import RECIPES, recipe_named
 from bilateral.reading import json_bytes
+from bilateral.results import near_chance
 from bilateral.runs import RunFolder, safe_name, weights_file
+from bilateral.tables import percent
 
 if TYPE_CHECKING:
     from bilateral.data.survey import Survey
@@ -83,8 +86,9 @@ def command(words: Sequence[str]) -> None:
         raise UserError(f"--name '{name}': must be the name of a folder inside --out")
     if survey and not given.quiet and is_first_process():
         print(f"folder: {own_pictures.described(run, survey)}", file=sys.stderr, flush=True)
+    notes = [] if survey else _kept_budget(run, default, rest)
     result = train_run(
-        absolute(run), Path(given.out) / name, given.device, given.quiet, given.machine
+        absolute(run), Path(given.out) / name, given.device, given.quiet, given.machine, notes
     )
     if not is_first_process():  # of torchrun's processes the first one alone speaks
         return
@@ -120,6 +124,18 @@ def with_consequences(run: Run, default: Run, rest: Sequence[str]) -> Run:
     return run.with_fields(adversary=adversary, labels=labels)
 
 
+def _kept_budget(run: Run, default: Run, rest: Sequence[str]) -> list[str]:
+    """That a recipe's budget stays on data for which another is usual, where nobody said so."""
+    usual = usual_budget(run.data.name)
+    asked = any(word.startswith("--adversary.epsilon") for word in rest)
+    if asked or run.method == "undefended" or usual == usual_budget(default.data.name):
+        return []
+    return [
+        f"the budget stays {fraction_text(run.adversary.epsilon)}, that of {default.data.name}: "
+        f"--adversary.epsilon {fraction_text(usual)} is usual for {run.data.name}"
+    ]
+
+
 def absolute(run: Run) -> Run:
     """The run with the user's own files, a model's code and weights, found from any folder."""
     file, colon, function = run.model.rpartition(":")
@@ -144,9 +160,14 @@ def _run_name(run: Run, default: Run, source: str) -> str:
 
 
 def train_run(
-    run: Run, out: Path, device: str | None, quiet: bool, machine: Machine | None = None
+    run: Run,
+    out: Path,
+    device: str | None,
+    quiet: bool,
+    machine: Machine | None = None,
+    notes: Sequence[str] = (),
 ) -> dict[str, Any]:
-    """Train into `<out>/seed<k>/` and say what is there now."""
+    """Train into `<out>/seed<k>/` and say what is there now; `notes` are told before."""
     from bilateral.data.datasets import load_training
     from bilateral.data.readers_folder import same_test_pictures
     from bilateral.processes import joined
@@ -169,9 +190,25 @@ def train_run(
         hours = least_seconds(run, split, place) / 3600
         if hours >= 1:
             progress.note(f"no GPU is used: on this CPU it takes at least {hours:,.0f} hours")
+    for note in notes:
+        progress.note(note)
     with joined(place) as processes:
         trained = train(run, folder, split, place, progress, machine, processes)
     if not trained:
         tidy(folder.path)
     last = folder.last_record() or None
+    if trained and last:
+        for said in _nothing_learnt(last, len(split.classes)):
+            progress.note(said)
     return {"folder": str(folder.path), "trained": trained, "last_epoch": last}
+
+
+def _nothing_learnt(last: Mapping[str, Any], classes: int) -> list[str]:
+    """That a run ended near guessing: its rate was too high, say, or its epochs too few."""
+    clean = last.get("check", {}).get("clean", last["clean_accuracy"])
+    if clean is None or not near_chance(clean, classes):
+        return []
+    return [
+        f"nothing was learnt: {percent(clean)} % of clean training images are right, near chance "
+        f"for {classes} classes; try another --optimiser.learning-rate, or more --epochs"
+    ]

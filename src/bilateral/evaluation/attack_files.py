@@ -1,9 +1,11 @@
 """What is known of attacks on a model before one is run: flags that earlier evaluations left.
 
 An attack's file holds a flag for every image by its number, so an interrupted evaluation goes on,
-a larger one starts from what a smaller one found, and an ensemble from what its members did.
+a larger one starts from what a smaller one found, and an ensemble from what its members did. What
+is of other weights, code or images is put aside, and found when those are evaluated again.
 """
 
+import hashlib
 from collections.abc import Container, Iterator, Sequence
 from contextlib import suppress
 from pathlib import Path
@@ -22,6 +24,8 @@ from bilateral.tables import percent
 
 SAME = ("weights_digest", "code_digest", "data", "data_digest")
 """What must agree before flags are used again; the precision too where one was asked for."""
+BEFORE = "before"
+"""The folder beside an attack's file for those of other weights, code or images."""
 
 
 class AttackFiles:
@@ -76,14 +80,26 @@ class AttackFiles:
         with suppress(UserError):
             yield self.known(name, numbers, any_precision=True)
 
+    def put_aside(self, name: str) -> None:
+        """Make room for this model's flags where those of another one lie."""
+        path = self.path(name)
+        if path.exists() and not self._of_this(path):
+            digest = hashlib.sha256(path.read_bytes()).hexdigest()
+            (path.parent / BEFORE).mkdir(exist_ok=True)
+            path.replace(path.parent / BEFORE / f"{path.stem}.{digest[:12]}.json")
+
     def _stored(self, path: Path, any_precision: bool) -> AttackFile | None:
         """What an earlier evaluation left, if it is of the same weights and data."""
+        asides = sorted(path.parent.glob(f"{BEFORE}/{path.stem}.*.json"))
+        files = [file for one in (path, *asides) if (file := self._of_this(one))]
+        alike = [file for file in files if any_precision or file.search == self.common["search"]]
+        return max(alike, key=lambda file: len(file.images), default=None)
+
+    def _of_this(self, path: Path) -> AttackFile | None:
         if not path.exists():
             return None
         file = read_record(path, AttackFile, "; remove it")
-        if any(getattr(file, key) != self.common[key] for key in SAME):
-            return None
-        return file if any_precision or file.search == self.common["search"] else None
+        return file if all(getattr(file, key) == self.common[key] for key in SAME) else None
 
 
 def evaluations(folder: RunFolder) -> EvaluationFile:

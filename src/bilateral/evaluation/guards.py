@@ -16,7 +16,7 @@ from bilateral.budgets import parse_budget
 from bilateral.errors import UserError
 from bilateral.evaluation.isolation import DISTANCES, isolated
 from bilateral.randomness import image_keys
-from bilateral.results import wilson_interval
+from bilateral.results import near_chance, wilson_interval
 from bilateral.runtime import exact_float32
 
 SAMPLE = 128
@@ -209,7 +209,7 @@ def _accuracy(model: nn.Module, images: Tensor, labels: Tensor, outputs: Tensor)
     if len(labels) < FEWEST:
         return
     accuracy, classes = _share_right(outputs, labels), outputs.shape[1]
-    chance = _near_chance(accuracy, classes)
+    chance = near_chance(accuracy, classes)
     if chance:
         yield (
             f"clean accuracy is {100 * accuracy:.1f} % on {len(labels)} images, near chance for "
@@ -221,7 +221,7 @@ def _accuracy(model: nn.Module, images: Tensor, labels: Tensor, outputs: Tensor)
         name: _share_right(_outputs(model, given), labels) for name, given in _other_ranges(images)
     }
     best = max(tried, key=lambda name: tried[name])
-    above_chance = chance and not _near_chance(tried[best], classes)
+    above_chance = chance and not near_chance(tried[best], classes)
     if tried[best] >= accuracy + GAIN or (above_chance and tried[best] > 2 * accuracy):
         yield (
             f"the model seems to expect another input range: {100 * accuracy:.1f} % are right as "
@@ -249,12 +249,6 @@ def _differ(one: Tensor, other: Tensor) -> bool:
 
 def _share_right(outputs: Tensor, labels: Tensor) -> float:
     return float((outputs.argmax(1) == labels).float().mean())
-
-
-def _near_chance(accuracy: float, classes: int) -> bool:
-    """Within a tenth of the way from guessing to all right, and under twice what guessing gives."""
-    chance = 1 / classes
-    return accuracy < min(chance + 0.1 * (1 - chance), 2 * chance)
 
 
 def _other_ranges(images: Tensor) -> Iterator[tuple[str, Tensor]]:

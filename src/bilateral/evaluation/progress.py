@@ -1,6 +1,7 @@
 """How an evaluation is shown, on standard error: a bar per attack with the accuracy so far."""
 
 import sys
+import time
 from types import TracebackType
 from typing import Self
 
@@ -8,9 +9,11 @@ from rich.console import Console
 from rich.progress import BarColumn, MofNCompleteColumn, Progress, TaskID, TextColumn
 from rich.progress import TimeRemainingColumn as TimeLeft
 
+SILENT_SECONDS = 30.0
+
 
 class EvaluationProgress:
-    """A bar for each attack on a terminal, a line at its end elsewhere."""
+    """A bar for each attack on a terminal, a line at its end and now and then elsewhere."""
 
     def __init__(self, quiet: bool = False) -> None:
         self.console = Console(file=sys.stderr, quiet=quiet, highlight=False, soft_wrap=True)
@@ -24,6 +27,7 @@ class EvaluationProgress:
             disable=quiet or not self.console.is_terminal,
         )
         self.tasks: dict[str, TaskID] = {}
+        self.told = time.monotonic()
 
     def __enter__(self) -> Self:
         if not self.bars.disable:  # an older rich ends even a hidden bar with a line
@@ -43,8 +47,10 @@ class EvaluationProgress:
         """So many images of an attack are done, with this accuracy so far."""
         reading = f"robust so far {100 * accuracy:.1f} %"
         if self.bars.disable:
-            if done == images:
-                self.console.print(f"{attack}: {images} images attacked, {reading}")
+            if done == images or time.monotonic() - self.told > SILENT_SECONDS:
+                of = "" if done == images else f" of {images}"
+                self.console.print(f"{attack}: {done}{of} images attacked, {reading}")
+                self.told = time.monotonic()
             return
         if attack not in self.tasks:
             self.tasks[attack] = self.bars.add_task(attack, total=images, reading="")

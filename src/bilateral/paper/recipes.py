@@ -194,16 +194,16 @@ def _table() -> dict[str, Recipe]:
         "ImageNet, ResNet-50: PGD adversarial training at 16/255, 10 steps of 3",
         _IMAGENET.with_fields(adversary=multi_step(10, 3, 16), labels=ONE_HOT),
     )
-    for name, (summary, run) in beyond.RUNS.items():
-        recipes[name] = Recipe(summary, run)
-    recipes[own_pictures.NAME] = Recipe(
+    # Ours come first: they are what most users want of so long a list.
+    ours = {name: Recipe(summary, run) for name, (summary, run) in beyond.RUNS.items()}
+    ours[own_pictures.NAME] = Recipe(
         "your own pictures (--data folder:PATH): wide noise, one step, the rest by their size and "
         "number",
         own_pictures.FOLDER,
     )
     return {
         name: Recipe(recipe.summary, recipe.run.with_fields(recipe=name))
-        for name, recipe in recipes.items()
+        for name, recipe in {**ours, **recipes}.items()
     }
 
 
