@@ -8,6 +8,8 @@ import pytest
 from PIL import Image
 
 from bilateral.cli import main
+from bilateral.data.datasets_entry import SPLITS
+from bilateral.data.readers_folder import files_of_split
 from bilateral.report.gather import gather
 from bilateral.runs import RunFolder, said_of_weights
 
@@ -196,6 +198,36 @@ def test_renamed_pictures_of_another_folder_are_told_of_too(
     words = ["--data", "folder:moved", "--attacks", "fgsm", "--quiet"]
     assert main(["evaluate", str(own), *words]) == 0
     assert "may have been trained on" in capsys.readouterr().err
+
+
+@pytest.mark.parametrize("where", ["train", "elsewhere"])
+def test_copies_of_training_pictures_among_those_for_test_are_told_of(
+    own: Path, capsys: pytest.CaptureFixture[str], where: str
+) -> None:
+    """Under another name, in another class, in a folder of its own: the model has seen them."""
+    train, test = (files_of_split(Path("own"), split) for split in SPLITS)
+    evaluate = ["evaluate", str(own), "--attacks", "fgsm", "--quiet"]
+    if where == "elsewhere":
+        shutil.copytree("own", "other/val")
+        evaluate += ["--data", "folder:other"]
+        some, every = sum(map(len, train.values())), 90
+    else:
+        for one in (test["a"][0], test["b"][0]):
+            shutil.copy(Path("own") / one, f"own/c/copy-of-{Path(one).stem}.png")
+        assert all(
+            Path(name).name[:4] != "copy" for name in files_of_split(Path("own"), "test")["c"]
+        )
+        some, every = 2, sum(map(len, test.values()))
+    capsys.readouterr()
+    assert main(evaluate) == 0
+    said = f"{some} of the {every} test pictures in folder:"
+    assert said in capsys.readouterr().err
+    folder = own if where == "train" else next((own / "on").iterdir())
+    (entry,) = json.loads((folder / "evaluation.json").read_text())["entries"]
+    assert any(warning.startswith(said) for warning in entry["warnings"])
+    if where == "train":
+        assert main([*PICTURES[:-1], "--name", "again"]) == 0
+        assert said in capsys.readouterr().err
 
 
 def test_a_folder_with_its_own_pictures_for_test_may_grow(

@@ -14,7 +14,7 @@ import numpy as np
 from bilateral.config import LARGEST_SIDE
 from bilateral.data.datasets_entry import Split, SplitName
 from bilateral.data.photographs import Photographs
-from bilateral.data.pictures import FORMATS
+from bilateral.data.pictures import FORMATS, UNREAD
 from bilateral.errors import UserError
 from bilateral.runs import RunFolder
 
@@ -117,11 +117,7 @@ def same_test_pictures(folder: RunFolder, name: str) -> None:
 def _files_by_class(path: Path, root: Path) -> dict[str, list[str]]:
     prefix = path.relative_to(root)
     files = {
-        folder.name: sorted(
-            str(prefix / folder.name / file.name)
-            for file in folder.iterdir()
-            if file.suffix.lower() in FORMATS and file.name[0] != "."
-        )
+        folder.name: sorted(str(prefix / folder.name / name) for name in _pictures(folder))
         for folder in _folders(path)
     }
     if not files:
@@ -130,6 +126,32 @@ def _files_by_class(path: Path, root: Path) -> dict[str, list[str]]:
     if empty:
         raise UserError(f"{path / empty[0]} holds no images ({', '.join(FORMATS)})")
     return files
+
+
+def _pictures(folder: Path) -> list[str]:
+    """The names of a class's pictures; a class that would be read in part is refused."""
+    seen = _visible(folder)
+    unread = [file for file in seen if file.suffix.lower() in UNREAD]
+    below = [
+        file for inner in seen if inner.suffix.lower() not in FORMATS for file in _below(inner)
+    ]
+    if left_out := [*unread, *below]:
+        raise UserError(
+            f"{min(left_out)} would be left out: a class is its {', '.join(FORMATS)} files, and "
+            "none in folders below it"
+        )
+    return [file.name for file in seen if file.suffix.lower() in FORMATS]
+
+
+def _visible(folder: Path) -> list[Path]:
+    return [file for file in folder.iterdir() if file.name[0] != "."]
+
+
+def _below(path: Path) -> list[Path]:
+    """Pictures in a folder and in those below it; none where the path is no folder."""
+    inner = _visible(path) if path.is_dir() and not path.is_symlink() else []
+    found = [file for file in inner if file.suffix.lower() in (*FORMATS, *UNREAD)]
+    return found + [file for folder in inner for file in _below(folder)]
 
 
 def _hold_out(files: dict[str, list[str]], split: SplitName) -> dict[str, list[str]]:
