@@ -230,6 +230,34 @@ def test_copies_of_training_pictures_among_those_for_test_are_told_of(
         assert said in capsys.readouterr().err
 
 
+@pytest.mark.parametrize(("few", "told"), [(8, True), (25, False)])
+def test_what_uneven_classes_make_of_a_figure_is_told(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str], few: int, told: bool
+) -> None:
+    """A model that always answers the largest class withstands every attack."""
+    for number in range(30 + few):
+        folder = tmp_path / "own" / "val" / ("a" if number < 30 else "b")
+        folder.mkdir(parents=True, exist_ok=True)
+        Image.new("RGB", (8, 8), (number, 9, 9)).save(folder / f"{number}.png")
+    (tmp_path / "one.py").write_text(
+        "import torch\n\n\nclass One(torch.nn.Module):\n"
+        "    def forward(self, images):\n        seen = 1e-3 * images.flatten(1)[:, :2]\n"
+        "        return seen + torch.tensor([4.0, 0.0])\n\n\n"
+        "def net():\n    return One()\n"
+    )
+    words = ["evaluate", f"{tmp_path}/one.py:net", "--data", f"folder:{tmp_path}/own"]
+    words += ["--attacks", "fgsm", "--quiet", "--force", "--out", str(tmp_path / "out")]
+    assert main(words) == 0
+    every = capsys.readouterr().err
+    assert ("always answering a would be right on 78.9 % of these images" in every) == told
+    assert main([*words, "--images", "10"]) == 0
+    some = capsys.readouterr().err
+    assert "always answering" not in some
+    assert ("78.9 % of all 38 are of one: accuracy on all may lie outside" in some) == told
+    *_, entry = json.loads((tmp_path / "out" / "evaluation.json").read_text())["entries"]
+    assert any("may lie outside" in warning for warning in entry["warnings"]) == told
+
+
 def test_a_folder_with_its_own_pictures_for_test_may_grow(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
