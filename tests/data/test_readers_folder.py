@@ -149,6 +149,20 @@ def test_train_alone_is_split(tmp_path: Path) -> None:
     assert len(values(tmp_path, "test")) == 2
 
 
+@pytest.mark.parametrize("name", ["valid", "validation", "Test"])
+def test_a_test_set_of_another_name_is_not_left_out(tmp_path: Path, name: str) -> None:
+    """A tenth of train/ was judged in its place."""
+    one_set(tmp_path / "train", 10)
+    picture(tmp_path / "unlabelled" / "all" / "0.png")
+    assert len(values(tmp_path, "train")) == 18
+    one_set(tmp_path / name, 3)
+    for split in SPLITS:
+        with pytest.raises(UserError, match=f"/{name} has classes of .*/train and would be left"):
+            load_folder(tmp_path, split, None)
+    one_set(tmp_path / "val", 2)
+    assert len(values(tmp_path, "test")) == 4
+
+
 def test_val_alone_can_be_evaluated(tmp_path: Path) -> None:
     one_set(tmp_path / "val", 2)
     assert len(values(tmp_path, "test")) == 4

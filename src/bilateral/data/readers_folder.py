@@ -4,6 +4,7 @@
 file; `PATH/train/` and `PATH/val/` (or `test/`) of class folders are used as they are.
 """
 
+from collections.abc import Container
 from hashlib import sha256
 from math import nextafter
 from os import fsencode
@@ -66,7 +67,10 @@ def files_of_split(path: Path, split: SplitName) -> dict[str, list[str]]:
     train = path / "train" if _is_set(path / "train") else None
     test = _test_set(path)
     if test is None:
-        return _hold_out(_files_by_class(train or path, path), split)
+        files = _files_by_class(train or path, path)
+        if train is not None:
+            _refuse_unnamed_test_set(path, files.keys())
+        return _hold_out(files, split)
     if train is None:
         if split == "train":
             raise UserError(f"{path} has {test.name}/ but no train/ with class folders")
@@ -77,6 +81,16 @@ def files_of_split(path: Path, split: SplitName) -> dict[str, list[str]]:
         shown = ", ".join(different[:5]) + (", ..." if len(different) > 5 else "")
         raise UserError(f"{train} and {test} have different classes: {shown}")
     return both[split]
+
+
+def _refuse_unnamed_test_set(path: Path, classes: Container[str]) -> None:
+    """Refuse `valid/` or `Test/` beside `train/`: a tenth would be held out in its place."""
+    for beside in _folders(path):
+        if beside.name != "train" and any(inner.name in classes for inner in _folders(beside)):
+            raise UserError(
+                f"{beside} has classes of {path / 'train'} and would be left out: rename it val or "
+                "test to have it attacked, or move it away"
+            )
 
 
 def has_test_set(path: Path) -> bool:
