@@ -331,6 +331,12 @@ def test_what_an_evaluation_warned_of_is_among_the_limits():
     ]
 
 
+def test_all_training_images_are_not_all_of_a_folder():
+    """A tenth of one without val/ is for test."""
+    said = card_of(Evidence(Run(data=Data(name="folder:mine"))))
+    assert "- Training images: all of the training set\n" in said
+
+
 def test_weights_that_a_run_began_with_are_named():
     run = Run(
         data=Data(name="digits"), weights="/home/me/runs/cifar10-fast/seed0/model.safetensors"

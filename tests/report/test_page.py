@@ -234,6 +234,15 @@ def test_pictures_are_those_of_the_gallery(page, run):
     assert first["clean"] == data["examples"][7]["clean"]  # both attacks share the clean picture
 
 
+def test_a_budget_with_an_exponent_keeps_it(tmp_path):
+    run = make_run(tmp_path / "run", epochs=2)
+    with np.load(run / "gallery.npz") as stored:
+        tiny = {name.replace("@40-255", "@5e-05"): array for name, array in stored.items()}
+    np.savez(run / "gallery.npz", **tiny)
+    examples = embedded(render(gather([str(run)])))["examples"]
+    assert {example["budget"] for example in examples} == {"5e-05"}
+
+
 def pixels_of(uri):
     import base64
     import io

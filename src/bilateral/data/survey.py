@@ -1,4 +1,7 @@
-"""A folder of pictures summed up from names, headers and bytes; none is decoded; no torch."""
+"""A folder of pictures summed up from its names and some headers; none is decoded; no torch.
+
+Also whether any of its pictures for test is a copy of one for training.
+"""
 
 import hashlib
 from collections.abc import Callable, Iterable

@@ -114,7 +114,7 @@ def _data(subject: Subject, run: Run) -> str:
         shown += f" and {len(names) - _SHOWN_CLASSES} more (all are in the exported file)"
     known = DATASETS.get(run.data.name)
     amount = run.data.images_per_class
-    images = "all" if amount is None else f"{amount} of each class"
+    images = "all of the training set" if amount is None else f"{amount} of each class"
     if run.data.held_out:
         images += f", without {run.data.held_out:,} held out"
     further = [("CutMix", run.data.cutmix), ("varied", run.data.vary)]

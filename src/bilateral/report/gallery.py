@@ -1,5 +1,6 @@
 """The gallery: adversarial examples of the runs as values for the page's script."""
 
+import re
 from collections.abc import Iterator, Sequence
 from typing import Any
 
@@ -109,7 +110,7 @@ def _of_attack(place: int, attack: str, arrays: Arrays, album: Album) -> Iterato
         return {
             "run": place,
             "attack": name or attack,
-            "budget": budget.replace("-", "/"),
+            "budget": re.sub(r"(?<=\d)-", "/", budget),  # 8-255, but 5e-05
             "number": int(numbers[row]),
             "label": label,
             "clean": album.put(reduced(as_pixels(arrays["clean"][row]))),
