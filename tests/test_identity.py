@@ -8,6 +8,8 @@ import pytest
 from PIL import Image
 
 from bilateral.cli import main
+from bilateral.data.datasets_entry import SPLITS
+from bilateral.data.readers_folder import files_of_split
 from bilateral.report.gather import gather
 from bilateral.runs import RunFolder, said_of_weights
 
@@ -196,6 +198,64 @@ def test_renamed_pictures_of_another_folder_are_told_of_too(
     words = ["--data", "folder:moved", "--attacks", "fgsm", "--quiet"]
     assert main(["evaluate", str(own), *words]) == 0
     assert "may have been trained on" in capsys.readouterr().err
+
+
+@pytest.mark.parametrize("where", ["train", "elsewhere"])
+def test_copies_of_training_pictures_among_those_for_test_are_told_of(
+    own: Path, capsys: pytest.CaptureFixture[str], where: str
+) -> None:
+    """Under another name, in another class, in a folder of its own: the model has seen them."""
+    train, test = (files_of_split(Path("own"), split) for split in SPLITS)
+    evaluate = ["evaluate", str(own), "--attacks", "fgsm", "--quiet"]
+    if where == "elsewhere":
+        shutil.copytree("own", "other/val")
+        evaluate += ["--data", "folder:other"]
+        some, every = sum(map(len, train.values())), 90
+    else:
+        for one in (test["a"][0], test["b"][0]):
+            shutil.copy(Path("own") / one, f"own/c/copy-of-{Path(one).stem}.png")
+        assert all(
+            Path(name).name[:4] != "copy" for name in files_of_split(Path("own"), "test")["c"]
+        )
+        some, every = 2, sum(map(len, test.values()))
+    capsys.readouterr()
+    assert main(evaluate) == 0
+    said = f"{some} of the {every} test pictures in folder:"
+    assert said in capsys.readouterr().err
+    folder = own if where == "train" else next((own / "on").iterdir())
+    (entry,) = json.loads((folder / "evaluation.json").read_text())["entries"]
+    assert any(warning.startswith(said) for warning in entry["warnings"])
+    if where == "train":
+        assert main([*PICTURES[:-1], "--name", "again"]) == 0
+        assert said in capsys.readouterr().err
+
+
+@pytest.mark.parametrize(("few", "told"), [(8, True), (25, False)])
+def test_what_uneven_classes_make_of_a_figure_is_told(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str], few: int, told: bool
+) -> None:
+    """A model that always answers the largest class withstands every attack."""
+    for number in range(30 + few):
+        folder = tmp_path / "own" / "val" / ("a" if number < 30 else "b")
+        folder.mkdir(parents=True, exist_ok=True)
+        Image.new("RGB", (8, 8), (number, 9, 9)).save(folder / f"{number}.png")
+    (tmp_path / "one.py").write_text(
+        "import torch\n\n\nclass One(torch.nn.Module):\n"
+        "    def forward(self, images):\n        seen = 1e-3 * images.flatten(1)[:, :2]\n"
+        "        return seen + torch.tensor([4.0, 0.0])\n\n\n"
+        "def net():\n    return One()\n"
+    )
+    words = ["evaluate", f"{tmp_path}/one.py:net", "--data", f"folder:{tmp_path}/own"]
+    words += ["--attacks", "fgsm", "--quiet", "--force", "--out", str(tmp_path / "out")]
+    assert main(words) == 0
+    every = capsys.readouterr().err
+    assert ("always answering a would be right on 78.9 % of these images" in every) == told
+    assert main([*words, "--images", "10"]) == 0
+    some = capsys.readouterr().err
+    assert "always answering" not in some
+    assert ("78.9 % of all 38 are of one: accuracy on all may lie outside" in some) == told
+    *_, entry = json.loads((tmp_path / "out" / "evaluation.json").read_text())["entries"]
+    assert any("may lie outside" in warning for warning in entry["warnings"]) == told
 
 
 def test_a_folder_with_its_own_pictures_for_test_may_grow(

@@ -149,6 +149,20 @@ def test_train_alone_is_split(tmp_path: Path) -> None:
     assert len(values(tmp_path, "test")) == 2
 
 
+@pytest.mark.parametrize("name", ["valid", "validation", "Test"])
+def test_a_test_set_of_another_name_is_not_left_out(tmp_path: Path, name: str) -> None:
+    """A tenth of train/ was judged in its place."""
+    one_set(tmp_path / "train", 10)
+    picture(tmp_path / "unlabelled" / "all" / "0.png")
+    assert len(values(tmp_path, "train")) == 18
+    one_set(tmp_path / name, 3)
+    for split in SPLITS:
+        with pytest.raises(UserError, match=f"/{name} has classes of .*/train and would be left"):
+            load_folder(tmp_path, split, None)
+    one_set(tmp_path / "val", 2)
+    assert len(values(tmp_path, "test")) == 4
+
+
 def test_val_alone_can_be_evaluated(tmp_path: Path) -> None:
     one_set(tmp_path / "val", 2)
     assert len(values(tmp_path, "test")) == 4
@@ -207,6 +221,22 @@ def test_other_files_are_passed_over(tmp_path: Path) -> None:
     (tmp_path / "cat" / ".hidden.png").write_bytes(b"")
     (tmp_path / "cat" / "notes.txt").write_text("")
     assert len(values(tmp_path, "train")) == 18
+
+
+@pytest.mark.parametrize("name", ["999.tif", "999.HEIC", "more/999.png", "more/2/999.JPG"])
+def test_pictures_that_would_be_left_out_are_refused(tmp_path: Path, name: str) -> None:
+    """A class was read in part, and figures were of that part."""
+    one_set(tmp_path / "train", 10)
+    one_set(tmp_path / "val", 2)
+    (tmp_path / "train" / "cat" / "more" / ".cache").mkdir(parents=True)
+    (tmp_path / "train" / "cat" / "more" / ".cache" / "0.png").touch()
+    assert values(tmp_path, "train") == [*range(10), *range(100, 110)]
+    file = tmp_path / "train" / "cat" / name
+    file.parent.mkdir(parents=True, exist_ok=True)
+    file.touch()
+    for split in SPLITS:
+        with pytest.raises(UserError, match=f"cat/{name} would be left out"):
+            load_folder(tmp_path, split, None)
 
 
 def test_classes_that_differ(tmp_path: Path) -> None:

@@ -208,6 +208,9 @@ def test_everything_chosen_is_a_valid_run_and_is_said():
             assert "\n" not in said
             for word in (run.model, f"batches of {run.optimiser.batch_size}", "two-step", "255"):
                 assert word in said
+    part = choice().with_fields(data=Data(name="folder:mine", images_per_class=30))
+    said = described(part, Survey(10, 50_000, 32, (32, 32), 10_000))
+    assert "(32 x 32 pixels), 30 of each for training, 10,000 more for test" in said
     said = described(choice(), Survey(10, 50_000, 32, (32, 32), 10_000))
     seen = "50,000 pictures in 10 classes (32 x 32 pixels), 10,000 more for test"
     assert said.startswith(f"{seen}: preact-resnet-18,")

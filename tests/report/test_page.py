@@ -17,6 +17,7 @@ from bilateral.errors import UserError
 from bilateral.paper.recipes import recipe_named
 from bilateral.report.charts import Line, draw_line, draw_svg
 from bilateral.report.gather import gather
+from bilateral.report.measures import headline
 from bilateral.report.page import render
 from bilateral.report.sections import commands, differing
 from bilateral.report.transfer import read_transfer
@@ -233,6 +234,15 @@ def test_pictures_are_those_of_the_gallery(page, run):
     assert first["clean"] == data["examples"][7]["clean"]  # both attacks share the clean picture
 
 
+def test_a_budget_with_an_exponent_keeps_it(tmp_path):
+    run = make_run(tmp_path / "run", epochs=2)
+    with np.load(run / "gallery.npz") as stored:
+        tiny = {name.replace("@40-255", "@5e-05"): array for name, array in stored.items()}
+    np.savez(run / "gallery.npz", **tiny)
+    examples = embedded(render(gather([str(run)])))["examples"]
+    assert {example["budget"] for example in examples} == {"5e-05"}
+
+
 def pixels_of(uri):
     import base64
     import io
@@ -362,15 +372,92 @@ def test_several_runs_are_compared(tmp_path, run):
     for title in ("Clean against robust", "Accuracy against the budget", "Training loss"):
         assert f'<p class="title">{title}</p>' in page
     assert table(page, "Clean against robust, numbers")[1:] == [
-        ["digits-r-mc-la/seed0", "98.5", "63.7", "autoattack", "40/255", "400"],
-        ["weak/seed0", "98.5", "1.2", "worst case", "40/255", "400"],
+        ["digits-r-mc-la/seed0", "98.5", "63.7", "autoattack", "40/255", "400", "digits"],
+        ["weak/seed0", "98.5", "1.2", "worst case", "40/255", "400", "digits"],
     ]
+    assert "folder:" not in page and "Not all are on the same data" not in page
+    assert "no run held some out. At 40/255." in page
     heat = table(page, "Transfer by fgsm")
     assert heat[1:] == [
         ["clean images", "98.5", "98.5"],
         ["one", "12.5", "87.5"],
         ["two", "87.5", "12.5"],
     ]
+
+
+def moved(folder, file, **fields):
+    """A file of a run, or the entry in it, as if it were of something else."""
+    said = json.loads((folder / file).read_text())
+    for one in said.get("entries", [said]):
+        one.update(fields)
+    write(folder / file, said)
+
+
+def test_runs_on_other_data_or_at_other_budgets_are_told_apart(tmp_path):
+    """Side by side a mark, a line or a row says nothing of what it was measured on."""
+    run, other = (make_run(tmp_path / name / "seed0", epochs=5) for name in ("one", "other"))
+    moved(other, "evaluation.json", data="folder:mine")
+    config = json.loads((other / "config.json").read_text())
+    config["run"]["adversary"]["epsilon"] = 8 / 255
+    write(other / "config.json", config)
+    page = render(gather([str(run), str(other)]))
+    rows = [[" ".join(cell.split()) for cell in row] for row in table(page, "Comparison of runs")]
+    assert [row[2] for row in rows[1:]] == ["40/255 digits", "40/255 folder:mine"]
+    assert "faced the same, on the same data." in page
+    numbers = table(page, "Clean against robust, numbers")
+    assert [row[-1] for row in numbers] == ["data", "digits", "folder:mine"]
+    assert "Not all are on the same data or at the same budget." in page
+    assert "At 40/255 in one/seed0; at 8/255 in other/seed0." in page
+    assert "Attacked at 8/255." in render(gather([str(other)]))
+
+
+def test_figures_of_one_folder_on_two_data_sets_are_told_apart(tmp_path):
+    """As `evaluate --out` leaves them; a diagnosis on one is no verdict on the other."""
+    run = make_run(tmp_path / "run", epochs=5)
+    (files,) = gather([str(run)])
+    second = [one | {"data": "folder:mine", "data_digest": "m"} for one in files.entries]
+    first = [one | {"data_digest": "d"} for one in files.entries]
+    write(run / "evaluation.json", {"schema": 1, "entries": first + second})
+    for file in (run / "attacks").iterdir():
+        file.unlink()
+    with np.load(run / "gallery.npz") as stored:
+        np.savez(run / "gallery.npz", **{**stored, "data_digest": np.array("m")})
+    moved(run, "diagnostics.json", data="folder:mine", accuracies={"apgd": 0.9})
+    (files,) = gather([str(run)])
+    page = render([files])
+    head, *rows = table(page, "Attacks")
+    assert head[-1] == "data"
+    assert [row[-1] for row in rows] == ["digits"] * 4 + ["folder:mine"] * 4
+    assert "the checks were made on folder:mine, not on digits" in page
+    assert headline(files).strongest is None
+    assert embedded(page)["data"] == ["folder:mine"]
+    assert "on 200 images of folder:mine." in page
+    assert any("diagnose" in one and "--data folder:mine" in one for one in commands(files))
+
+
+def test_curves_are_of_the_diagnosis_beside_them(tmp_path):
+    """`curves.json` does not say of which weights it is, and an interrupted one may be older."""
+    run = make_run(tmp_path / "run", epochs=5)
+    assert "Accuracy against the budget" in render(gather([str(run)]))
+    moved(run, "diagnostics.json", curves={"epsilon": [{"epsilon": 0.0, "accuracy": 0.456}]})
+    page = render(gather([str(run)]))
+    assert ">45.6<" in page and ">98.5<" not in page.split("Accuracy against the budget")[1]
+    assert "Accuracy against the budget" in render(gather([str(run)]))
+    (run / "diagnostics.json").unlink()
+    assert "Accuracy against the budget" not in render(gather([str(run)]))
+
+
+def test_a_matrix_of_weights_that_are_gone_is_refused(tmp_path):
+    run = make_run(tmp_path / "run", epochs=5)
+    file = transfer(tmp_path / "transfer.json", [str(run), "elsewhere"])
+    runs = gather([str(run)])
+    for digest in (runs[0].weights, None):
+        moved(tmp_path, file.name, data="digits", weights_digests={str(run): digest})
+        read_transfer(str(file)).refuse_others(runs)
+    assert "360 images of <bdi>digits</bdi>." in render(runs, read_transfer(str(file)))
+    moved(tmp_path, file.name, weights_digests={str(run): "older", "elsewhere": "x"})
+    with pytest.raises(UserError, match="had other weights then; run bilateral transfer again"):
+        read_transfer(str(file)).refuse_others(runs)
 
 
 def test_a_transfer_file_of_the_user_is_checked(tmp_path):

@@ -65,6 +65,8 @@ def write_report(
 
     files = gather(runs)
     matrix = read_transfer(transfer) if transfer is not None else None
+    if matrix is not None:
+        matrix.refuse_others(files)
     page = render(files, matrix).encode("utf-8", "replace")
     write_atomic(path, page)
     return {

@@ -170,6 +170,7 @@ def train_run(
     """Train into `<out>/seed<k>/` and say what is there now; `notes` are told before."""
     from bilateral.data.datasets import load_training
     from bilateral.data.readers_folder import same_test_pictures
+    from bilateral.data.survey import shared_pictures
     from bilateral.processes import joined
     from bilateral.runtime import choose_device, limit_threads
     from bilateral.storage import tidy
@@ -190,7 +191,7 @@ def train_run(
         hours = least_seconds(run, split, place) / 3600
         if hours >= 1:
             progress.note(f"no GPU is used: on this CPU it takes at least {hours:,.0f} hours")
-    for note in notes:
+    for note in (*notes, *shared_pictures(run.data.name, run.data.name)):
         progress.note(note)
     with joined(place) as processes:
         trained = train(run, folder, split, place, progress, machine, processes)

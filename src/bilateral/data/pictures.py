@@ -106,10 +106,10 @@ def _decode(file: Path, needed: int | None) -> tuple[Image.Image, tuple[int, int
                 image.draft(None, (needed, needed))
             with _one_by_one if math.prod(image.size) > LARGE else contextlib.nullcontext():
                 if image.has_transparency_data:
-                    image = image.convert("RGBA")
                     white = Image.new("RGBA", image.size, "white")
-                    image = Image.alpha_composite(white, image)
-                picture = image.convert("RGB")
+                    picture = Image.alpha_composite(white, image.convert("RGBA")).convert("RGB")
+                else:
+                    picture = image.convert("RGB")
                 if turn is not None:
                     picture = picture.transpose(turn)
     except UnidentifiedImageError:

@@ -4,6 +4,7 @@
 file; `PATH/train/` and `PATH/val/` (or `test/`) of class folders are used as they are.
 """
 
+from collections.abc import Container
 from hashlib import sha256
 from math import nextafter
 from os import fsencode
@@ -14,7 +15,7 @@ import numpy as np
 from bilateral.config import LARGEST_SIDE
 from bilateral.data.datasets_entry import Split, SplitName
 from bilateral.data.photographs import Photographs
-from bilateral.data.pictures import FORMATS
+from bilateral.data.pictures import FORMATS, UNREAD
 from bilateral.errors import UserError
 from bilateral.runs import RunFolder
 
@@ -66,7 +67,10 @@ def files_of_split(path: Path, split: SplitName) -> dict[str, list[str]]:
     train = path / "train" if _is_set(path / "train") else None
     test = _test_set(path)
     if test is None:
-        return _hold_out(_files_by_class(train or path, path), split)
+        files = _files_by_class(train or path, path)
+        if train is not None:
+            _refuse_unnamed_test_set(path, files.keys())
+        return _hold_out(files, split)
     if train is None:
         if split == "train":
             raise UserError(f"{path} has {test.name}/ but no train/ with class folders")
@@ -77,6 +81,16 @@ def files_of_split(path: Path, split: SplitName) -> dict[str, list[str]]:
         shown = ", ".join(different[:5]) + (", ..." if len(different) > 5 else "")
         raise UserError(f"{train} and {test} have different classes: {shown}")
     return both[split]
+
+
+def _refuse_unnamed_test_set(path: Path, classes: Container[str]) -> None:
+    """Refuse `valid/` or `Test/` beside `train/`: a tenth would be held out in its place."""
+    for beside in _folders(path):
+        if beside.name != "train" and any(inner.name in classes for inner in _folders(beside)):
+            raise UserError(
+                f"{beside} has classes of {path / 'train'} and would be left out: rename it val or "
+                "test to have it attacked, or move it away"
+            )
 
 
 def has_test_set(path: Path) -> bool:
@@ -117,11 +131,7 @@ def same_test_pictures(folder: RunFolder, name: str) -> None:
 def _files_by_class(path: Path, root: Path) -> dict[str, list[str]]:
     prefix = path.relative_to(root)
     files = {
-        folder.name: sorted(
-            str(prefix / folder.name / file.name)
-            for file in folder.iterdir()
-            if file.suffix.lower() in FORMATS and file.name[0] != "."
-        )
+        folder.name: sorted(str(prefix / folder.name / name) for name in _pictures(folder))
         for folder in _folders(path)
     }
     if not files:
@@ -130,6 +140,32 @@ def _files_by_class(path: Path, root: Path) -> dict[str, list[str]]:
     if empty:
         raise UserError(f"{path / empty[0]} holds no images ({', '.join(FORMATS)})")
     return files
+
+
+def _pictures(folder: Path) -> list[str]:
+    """The names of a class's pictures; a class that would be read in part is refused."""
+    seen = _visible(folder)
+    unread = [file for file in seen if file.suffix.lower() in UNREAD]
+    below = [
+        file for inner in seen if inner.suffix.lower() not in FORMATS for file in _below(inner)
+    ]
+    if left_out := [*unread, *below]:
+        raise UserError(
+            f"{min(left_out)} would be left out: a class is its {', '.join(FORMATS)} files, and "
+            "none in folders below it"
+        )
+    return [file.name for file in seen if file.suffix.lower() in FORMATS]
+
+
+def _visible(folder: Path) -> list[Path]:
+    return [file for file in folder.iterdir() if file.name[0] != "."]
+
+
+def _below(path: Path) -> list[Path]:
+    """Pictures in a folder and in those below it; none where the path is no folder."""
+    inner = _visible(path) if path.is_dir() and not path.is_symlink() else []
+    found = [file for file in inner if file.suffix.lower() in (*FORMATS, *UNREAD)]
+    return found + [file for folder in inner for file in _below(folder)]
 
 
 def _hold_out(files: dict[str, list[str]], split: SplitName) -> dict[str, list[str]]:

@@ -20,6 +20,7 @@ from bilateral.evaluation.attack_files import AttackFiles, broken_before, evalua
 from bilateral.evaluation.gallery import Gallery
 from bilateral.evaluation.keeping import AdversarialImages
 from bilateral.evaluation.robustness import (
+    UNEVEN,
     Flags,
     add_flags,
     check_inputs,
@@ -27,6 +28,7 @@ from bilateral.evaluation.robustness import (
     predictions,
     robust_flags,
     uncounted,
+    uneven,
 )
 from bilateral.evaluation.search import Precision, prepare_search
 from bilateral.evaluation.target import Target
@@ -40,6 +42,7 @@ from bilateral.results import (
 )
 from bilateral.runs import write_json
 from bilateral.runtime import StopRequest, versions
+from bilateral.tables import percent
 from bilateral.weights import weights_digest
 
 Shown = Callable[[str, int, int, float], None]
@@ -312,11 +315,26 @@ def _record(
         *warnings,
         *uncounted(summaries, target.split.labels[numbers].tolist()),
         *broken_before(result, target.folder, numbers),
+        *uneven(result),
+        *_evened(target.split.labels, campaign.numbers),
     ]
     stored.put(result)
     if campaign.processes.first:
         write_json(target.folder.evaluation, stored.model_dump(by_alias=True))
     return result
+
+
+def _evened(labels: np.ndarray, numbers: np.ndarray) -> list[str]:
+    """That a subset has as many of each class while the whole has not."""
+    of_all, of_chosen = (np.bincount(some, minlength=1) for some in (labels, labels[numbers]))
+    share = of_all.max() / len(labels)
+    if share - of_chosen[of_all.argmax()] / len(numbers) <= UNEVEN:
+        return []
+    return [
+        f"these {len(numbers):,} images are as many of each class as there are, but "
+        f"{percent(share)} % of all {len(labels):,} are of one: accuracy on all may lie outside "
+        "the interval"
+    ]
 
 
 def joined_flags(shares: Sequence[Flags]) -> Flags:

@@ -35,9 +35,12 @@ from bilateral.results import (
     summarise_members,
 )
 from bilateral.runtime import autocast, exact_float32, synchronise, versions
+from bilateral.tables import percent
 from bilateral.weights import weights_digest
 
 _NOISE = 7
+UNEVEN = 0.1
+"""Classes are uneven where the largest has so much more than its even share of the images."""
 
 
 class Flags(NamedTuple):
@@ -219,8 +222,21 @@ def evaluate(
         weights_digest=weights_digest(model),
         versions=versions(device),
     )
-    result.warnings = [*doubts, *uncounted(summaries, labels.tolist())]
+    result.warnings = [*doubts, *uncounted(summaries, labels.tolist()), *uneven(result)]
     return result
+
+
+def uneven(result: Evaluation) -> list[str]:
+    """That always answering one class would do as well: no attack changes such an answer."""
+    largest = max(result.per_class, key=lambda one: one.images)
+    share, classes = largest.images / result.images, len(result.per_class)
+    if classes < 2 or share < 1 / classes + UNEVEN or result.worst_case_interval[0] > share:
+        return []
+    return [
+        f"always answering {largest.name} would be right on {percent(share)} % of these images "
+        f"under any attack: the worst case, {percent(result.worst_case_accuracy)} %, is not surely "
+        "more"
+    ]
 
 
 def uncounted(attacks: dict[str, AttackSummary], labels: Sequence[int]) -> list[str]:

@@ -17,6 +17,7 @@ from bilateral.data.readers_folder import (
     same_test_pictures,
     training_files,
 )
+from bilateral.data.survey import shared_pictures
 from bilateral.errors import UserError
 from bilateral.evaluation.robustness import predictions
 from bilateral.models import build_model
@@ -83,7 +84,7 @@ def find_target(
         else:
             results = folder.on(location(chosen))
         if run.data.name.startswith("folder:"):
-            doubts = _trained_on_others(folder, chosen)
+            doubts = _trained_on_others(folder, chosen) + shared_pictures(run.data.name, chosen)
         if image_size is not None and image_size != run.image_size:
             results = folder.on(f"{location(chosen)} at {image_size}")
         return Target(

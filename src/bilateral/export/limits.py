@@ -20,6 +20,11 @@ def limits(evidence: Evidence) -> list[str]:
         )
     lines += _weak(entries)
     lines += [_strength(entry, entries) for entry in entries if not _only_weak(entry, entries)]
+    lines += [
+        f"The evaluation {_where(entry)} warned: {escaped(warning)}."
+        for entry in entries
+        for warning in entry.warnings
+    ]
     if evidence.diagnosis is not None and evidence.diagnosis.verdict != "holds":
         lines.append(
             f"The verdict is {evidence.diagnosis.verdict}: stronger attacks may leave less than "

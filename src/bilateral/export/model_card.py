@@ -86,17 +86,21 @@ def _format(subject: Subject, name: str, files: Sequence[ExportedFile]) -> str:
 
 def _intended_use(subject: Subject, run: Run) -> str:
     channels, height, width = subject.shape
+    own = run.data.name.startswith("folder:")
+    resized = (
+        f"resize it by bilinear interpolation until its shorter side has {height} pixels, crop the "
+        f"central {height} x {width} (Pillow's `ImageOps.fit`), "
+    )
     pictures = (
-        "To prepare a picture: convert it to RGB, resize it by bilinear interpolation until its "
-        f"shorter side has {height} pixels, crop the central {height} x {width} (Pillow's "
-        "`ImageOps.fit`), divide by 255. "
+        "To prepare a picture: turn it upright (`ImageOps.exif_transpose`), lay it on white where "
+        f"it is transparent, convert it to RGB, {resized if run.image_size else ''}divide by 255. "
     )
     return (
         "Research on adversarial robustness: as a baseline, as a target for new attacks, as a "
         f"source of transfer attacks. It classifies images like those of {escaped(run.data.name)} "
         f"into {len(subject.about['classes'])} classes and knows no others.\n\n"
         f"Input: float32 images in [0, 1], shape (N, {channels}, {height}, {width}); the "
-        f"normalisation is inside. {pictures if run.image_size else ''}Output: logits, one for "
+        f"normalisation is inside. {pictures if own else ''}Output: logits, one for "
         "each class in the order below.\n\n"
         "Not meant for decisions about people, nor for any use where a wrong class does harm: "
         "every robustness figure below is for one kind of small perturbation only."
@@ -110,7 +114,7 @@ def _data(subject: Subject, run: Run) -> str:
         shown += f" and {len(names) - _SHOWN_CLASSES} more (all are in the exported file)"
     known = DATASETS.get(run.data.name)
     amount = run.data.images_per_class
-    images = "all" if amount is None else f"{amount} of each class"
+    images = "all of the training set" if amount is None else f"{amount} of each class"
     if run.data.held_out:
         images += f", without {run.data.held_out:,} held out"
     further = [("CutMix", run.data.cutmix), ("varied", run.data.vary)]

@@ -171,11 +171,13 @@ def described(run: Run, survey: "Survey") -> str:
     if labels.rule in ("adversarial", "supplementary"):
         ratio = "classes - 1" if labels.ratio is None else f"{labels.ratio:g}"
         rule += f" (ratio {ratio})"
+    of_each = run.data.images_per_class
+    part = f", {of_each:,} of each for training" if of_each else ""
     turn = run.optimiser.turn
     steps = f"convolutions turn by {turn:g}, " if turn else ""
     return (
-        f"{survey.images:,} pictures in {survey.classes} classes ({seen}), {survey.test_images:,} "
-        f"more for test: {run.model}, images "
+        f"{survey.images:,} pictures in {survey.classes} classes ({seen}){part}, "
+        f"{survey.test_images:,} more for test: {run.model}, images "
         f"{size}, budget {fraction_text(adversary.epsilon)}, {rule}, "
         f"epochs {run.epochs}, batches of {run.optimiser.batch_size}, {steps}guard {run.guard}; "
         "every choice is an option (--help)"

@@ -1,5 +1,6 @@
 """The gallery: adversarial examples of the runs as values for the page's script."""
 
+import re
 from collections.abc import Iterator, Sequence
 from typing import Any
 
@@ -8,7 +9,7 @@ import numpy as np
 from bilateral.report.gather import RunFiles
 from bilateral.report.measures import class_names
 from bilateral.report.pictures import Album, as_pixels, magnified, reduced
-from bilateral.report.reading import Arrays
+from bilateral.report.reading import Arrays, text
 
 CHARACTERS = 4_000_000
 """The pictures of a page take no more than this, whatever their number and size."""
@@ -39,10 +40,18 @@ def gallery(runs: Sequence[RunFiles], characters: int = CHARACTERS) -> dict[str,
     return {
         "pictures": album.uris,
         "runs": [run.name for run in runs],
+        "data": [_data(run) for run in runs],
         "classes": [class_names(run) for run in runs],
         "examples": examples,
         "left_out": left_out,
     }
+
+
+def _data(run: RunFiles) -> str:
+    """The data that a run's pictures are of; empty where no evaluation is of the same."""
+    digest = str(run.gallery.get("data_digest", ""))
+    named = (entry.get("data") for entry in run.entries if entry.get("data_digest") == digest)
+    return next(filter(None, map(text, named)), "") if digest else ""
 
 
 def _examples(place: int, run: RunFiles, album: Album) -> list[Iterator[Any]]:
@@ -101,7 +110,7 @@ def _of_attack(place: int, attack: str, arrays: Arrays, album: Album) -> Iterato
         return {
             "run": place,
             "attack": name or attack,
-            "budget": budget.replace("-", "/"),
+            "budget": re.sub(r"(?<=\d)-", "/", budget),  # 8-255, but 5e-05
             "number": int(numbers[row]),
             "label": label,
             "clean": album.put(reduced(as_pixels(arrays["clean"][row]))),

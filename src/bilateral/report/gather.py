@@ -55,6 +55,8 @@ class RunFiles:
     curves: dict[str, Any] = field(default_factory=dict)
     gallery: Arrays = field(default_factory=dict)
     gaps: list[Gap] = field(default_factory=list)
+    weights: str | None = None
+    """The digest of the weights that all of this is of, where any file says."""
 
     outside: bool = False
 
@@ -120,7 +122,7 @@ def _read(folder: RunFolder, name: str) -> RunFiles:
         if found:
             files.attacks.append(found)
     evaluate, diagnose = files.command("evaluate"), files.command("diagnose")
-    files.diagnosis = _object(files, folder.diagnostics, "checks and verdict", diagnose)
+    files.diagnosis = _object(files, folder.diagnostics, "checks, verdict and curves", diagnose)
     files.curves = _object(files, folder.curves, "curves", diagnose)
     files.gallery = _gallery(files, folder.gallery, evaluate)
     said = said_of_weights(folder.trained.weights)
@@ -235,7 +237,7 @@ def _leave_out_other_weights(
     of the diagnosis or the first attack. The images are the last entry's.
     """
     records = (said, *files.entries[-1:], files.diagnosis, *files.attacks)
-    current = next(filter(None, map(_weights, records)), None)
+    files.weights = current = next(filter(None, map(_weights, records)), None)
     code = next((_code(one) for one in records[1:] if _weights(one) == current), None)
     images = {text(one.get("data")): text(one.get("data_digest")) for one in files.entries}
     gaps = []
@@ -247,7 +249,7 @@ def _leave_out_other_weights(
         if current and digest and digest != current:
             what = "weights than those of the model"
         elif current and digest and written not in (None, code):
-            what = "code of the model than now"
+            what = "code of the model than now" + (", or on other data" if files.outside else "")
         elif seen not in (None, images.get(text(record.get("data")), seen)):
             what = "images of that name"
         else:
@@ -261,7 +263,9 @@ def _leave_out_other_weights(
     files.entries = kept(files.entries, "evaluation.json")
     files.attacks = kept(files.attacks, "attacks/")
     if is_other(files.diagnosis, "diagnostics.json", diagnose):
-        files.diagnosis, files.curves = {}, {}
+        files.diagnosis = {}
+    if not files.diagnosis:  # nothing else says of which weights the curves are
+        files.curves = {}
     digests = {key: str(files.gallery[key]) for key in DIGESTS if key in files.gallery}
     if is_other(digests, "gallery.npz", evaluate):
         files.gallery = {}

@@ -48,6 +48,7 @@ class Headline:
     autoattack: Measure | None
     strongest: Measure | None
     worst: Measure | None
+    data: str
     verdict: str | None
     reasons: list[str]
     doubts: list[str]
@@ -103,7 +104,7 @@ def headline(files: RunFiles) -> Headline:
     if budget != _budget(entry) or (autoattack and not _has_autoattack(entry)):
         worst = None  # it would stand above the AutoAttack that was measured apart from it
     stronger = [one for one in own if one.attack.startswith(("apgd", "square", "fab"))]
-    diagnosed = _diagnosed(files, budget)
+    diagnosed = _diagnosed(files, budget, data)
     verdict = text(files.diagnosis.get("verdict"))
     said = [
         warning
@@ -114,14 +115,15 @@ def headline(files: RunFiles) -> Headline:
     return Headline(
         epsilon_text=budget,
         entry=entry,
-        clean=_best(here(clean)) or _best(clean),
+        clean=_best(here(clean)) or _best([one for one in clean if not _differ(one.data, data)]),
         pgd=_best([one for one in pgd if one.entry is entry]) or _best(pgd),
         autoattack=autoattack,
         strongest=_best([*stronger, *diagnosed]),
         worst=worst,
+        data=data or text(entry.get("data")) or "",
         verdict=verdict if verdict in VERDICTS else None,
         reasons=_texts(files.diagnosis.get("reasons")),
-        doubts=doubts(files.diagnosis, budget) if verdict == "holds" else [],
+        doubts=doubts(files.diagnosis, budget, data) if verdict == "holds" else [],
         warnings=list(dict.fromkeys(said)),
     )
 
@@ -142,8 +144,10 @@ def class_names(files: RunFiles) -> list[str]:
     return max(named, key=len, default=[])
 
 
-def doubts(diagnosis: dict[str, Any], budget: str | None = None) -> list[str]:
-    """Why a verdict that holds is less than an acquittal of the figures at a budget."""
+def doubts(
+    diagnosis: dict[str, Any], budget: str | None = None, data: str | None = None
+) -> list[str]:
+    """Why a verdict that holds is less than an acquittal of the figures at a budget, on data."""
     images = count(diagnosis.get("images"))
     few = (
         [f"{images} images are too few to clear it"] if images is not None and images < FEW else []
@@ -155,7 +159,14 @@ def doubts(diagnosis: dict[str, Any], budget: str | None = None) -> list[str]:
     ]
     at = text(diagnosis.get("epsilon_text"))
     other = [f"the checks were made at {at}, not at {budget}"] if budget and at != budget else []
+    seen = text(diagnosis.get("data"))
+    other += [f"the checks were made on {seen}, not on {data}"] if _differ(seen, data) else []
     return other + few + unsure
+
+
+def _differ(one: str | None, other: str | None) -> bool:
+    """Whether two data sets are both known, and not the same."""
+    return bool(one and other and one != other)
 
 
 def _measure(
@@ -232,9 +243,10 @@ def _main_budget(files: RunFiles, attacks: list[Measure]) -> str:
     return next((budget for budget in wanted if budget in known or not known), (known or [""])[0])
 
 
-def _diagnosed(files: RunFiles, budget: str) -> list[Measure]:
+def _diagnosed(files: RunFiles, budget: str, data: str | None) -> list[Measure]:
     """The accuracy under APGD that the diagnosis measured on the side."""
-    if text(files.diagnosis.get("epsilon_text")) != budget:
+    elsewhere = _differ(text(files.diagnosis.get("data")), data)
+    if elsewhere or text(files.diagnosis.get("epsilon_text")) != budget:
         return []
     record = {
         "apgd": mapping(files.diagnosis.get("accuracies")).get("apgd"),

@@ -138,8 +138,9 @@ if (stored) {
     }
     const outcome = example.before[0] !== example.label ? "wrong already without an attack"
       : isFooled(example) ? "fooled" : "not fooled";
+    const of = data.data[example.run] ? ` of ${isolated(data.data[example.run])}` : "";
     find("[data-about]").textContent = `True class ${truth}; ${outcome}. `
-      + `${attackName(example)}, test image ${example.number}, ${isolated(data.runs[example.run])}.`;
+      + `${attackName(example)}, test image ${example.number}${of}, ${isolated(data.runs[example.run])}.`;
     find("[data-bars]").replaceChildren(...example.bars.map((bar) => rowOf(example, bar)));
   }
 

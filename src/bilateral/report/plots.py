@@ -106,7 +106,8 @@ def accuracy_curves(files: RunFiles, salt: str) -> Drawing | None:
         for path in paths
     }
     drawing = _accuracies("Accuracy during training", files, named, f"{salt}-accuracy")
-    return drawing and replace(drawing, caption=_kept(files))
+    said = [f"Attacked at {budget}." if (budget := _trained_at(files)) else "", _kept(files)]
+    return drawing and replace(drawing, caption=" ".join(filter(None, said)))
 
 
 def guard_curves(files: RunFiles, salt: str) -> Drawing | None:
@@ -183,7 +184,13 @@ def robust_during_training(runs: Sequence[RunFiles], salt: str) -> Drawing | Non
 
 
 def _guarded(runs: Sequence[RunFiles]) -> str:
-    """Which images the guard reads."""
+    """Which images the guard reads, and at which budgets it attacks them."""
+    budgets: dict[str, list[str]] = {}
+    for run in runs:
+        budgets.setdefault(_trained_at(run) or "a budget that is not recorded", []).append(run.name)
+    at = "; ".join(f"at {budget} in {', '.join(names)}" for budget, names in budgets.items())
+    if len(budgets) == 1:
+        at = f"at {next(iter(budgets))}"
     held_out = [run.name for run in runs if _holds_out(run)]
     if len(held_out) == len(runs):
         said = "On images held out of training."
@@ -192,7 +199,13 @@ def _guarded(runs: Sequence[RunFiles]) -> str:
     else:
         names = ", ".join(held_out)
         said = f"On images held out of training in {names}; on training images in others."
-    return " ".join([said, *filter(None, map(_kept, runs))])
+    return " ".join([said, f"{at[0].upper()}{at[1:]}.", *filter(None, map(_kept, runs))])
+
+
+def _trained_at(run: RunFiles) -> str:
+    """The budget of a run's training attack, which is that of its readings too."""
+    epsilon = number(mapping(run.config.get("adversary")).get("epsilon"))
+    return fraction_text(epsilon) if epsilon else ""
 
 
 def _kept(run: RunFiles) -> str:
@@ -276,6 +289,7 @@ def steps_curve(runs: Sequence[RunFiles], salt: str) -> Drawing | None:
 def scatter(runs: Sequence[RunFiles], heads: Sequence[Headline], salt: str) -> Drawing | None:
     """Clean accuracy against the strongest measured, a mark a run."""
     lines, cells = [], []
+    alike: set[tuple[str, str]] = set()
     for look, (run, head) in enumerate(zip(runs, heads, strict=True)):
         robust = head.autoattack or head.worst or head.pgd
         if head.clean is not None and robust is not None:
@@ -283,7 +297,8 @@ def scatter(runs: Sequence[RunFiles], heads: Sequence[Headline], salt: str) -> D
             lines.append(Line(run.name, where, look, joined=False))
             shares = [f"{100 * one.accuracy:.1f}" for one in (head.clean, robust)]
             cells.append([run.name, *shares, robust.attack, robust.epsilon_text])
-            cells[-1].append(f"{robust.images:,}" if robust.images else "")
+            cells[-1] += [f"{robust.images:,}" if robust.images else "", robust.data]
+            alike.add((robust.data, robust.epsilon_text))
     if not lines:
         return None
 
@@ -303,9 +318,10 @@ def scatter(runs: Sequence[RunFiles], heads: Sequence[Headline], salt: str) -> D
         draw_svg(paint, f"{salt}-scatter"),
         f"A mark a run. {said}",
         "Under attack means AutoAttack where it was run, else the worst case over the attacks that "
-        "were: Numbers says which.",
+        "were: Numbers says which."
+        + ("" if len(alike) == 1 else " Not all are on the same data or at the same budget."),
         lines,
-        ["run", "clean (%)", "attacked (%)", "attack", "budget", "images"],
+        ["run", "clean (%)", "attacked (%)", "attack", "budget", "images", "data"],
         cells,
     )
 
@@ -317,18 +333,19 @@ def _of_runs(runs: Sequence[RunFiles], series: Any) -> list[Line]:
 
 
 def _curves(run: RunFiles) -> dict[str, Any]:
-    """`curves.json`, or the same out of the diagnosis."""
-    return run.curves or mapping(run.diagnosis.get("curves"))
+    """The diagnosis's own, or those that older versions put into `curves.json` alone."""
+    return mapping(run.diagnosis.get("curves")) or run.curves
 
 
 def _protocol(runs: Sequence[RunFiles]) -> str:
     """How the diagnosis drew its curves: attack, budget, images."""
     said = []
-    for run in runs:
+    for run in filter(_curves, runs):
         images = count(run.diagnosis.get("images"))
         steps = count(mapping(run.diagnosis.get("effort")).get("steps"))
         budget = text(run.diagnosis.get("epsilon_text"))
         known = [f"PGD-{steps}" if steps else "PGD", f"at {budget}" if budget else ""]
         known.append(f"on {images:,} images" if images else "")
+        known.append(f"of {data}" if (data := text(run.diagnosis.get("data"))) else "")
         said.append(" ".join(word for word in known if word))
     return f"Diagnosed with {', '.join(dict.fromkeys(said))}."

@@ -210,6 +210,8 @@ def commands(files: RunFiles) -> list[str]:
             words += ["--images", str(images)]
         if diagnosed := text(files.diagnosis.get("epsilon_text")):
             words += ["--epsilon", diagnosed]
+        if (seen := text(files.diagnosis.get("data"))) and seen != trained:
+            words += ["--data", seen]
         lines.append(files.command("diagnose", *words))
     return [*lines, files.command("report")]
 

@@ -1,9 +1,11 @@
 """The transfer matrix of `bilateral transfer` as a heat map of the page."""
 
+from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
 from bilateral.errors import UserError
+from bilateral.report.gather import RunFiles
 from bilateral.report.reading import DamagedError, count, mapping, read_json, share, text
 
 
@@ -20,10 +22,24 @@ class Heat:
 class TransferMatrix:
     """What `transfer.json` holds."""
 
+    file: str
     budget: str
+    data: str
     images: int | None
     clean: dict[str, float]
     heats: list[Heat]
+    weights: dict[str, str]
+    """The digest of each model's weights."""
+
+    def refuse_others(self, runs: Sequence[RunFiles]) -> None:
+        """Refuse a matrix that was measured before a run of the page was trained again."""
+        known = {run.path.resolve(): run.weights for run in runs}
+        for name, digest in self.weights.items():
+            if (known.get(Path(name).resolve()) or digest) != digest:
+                raise UserError(
+                    f"--transfer {self.file}: {name} had other weights then; run bilateral "
+                    "transfer again"
+                )
 
 
 def read_transfer(file: str) -> TransferMatrix:
@@ -55,5 +71,15 @@ def read_transfer(file: str) -> TransferMatrix:
         if (found := share(one)) is not None
     }
     return TransferMatrix(
-        text(value.get("epsilon_text")) or "?", count(value.get("images")), clean, heats
+        file,
+        text(value.get("epsilon_text")) or "?",
+        text(value.get("data")) or "",
+        count(value.get("images")),
+        clean,
+        heats,
+        {
+            name: digest
+            for name, one in mapping(value.get("weights_digests")).items()
+            if (digest := text(one))
+        },
     )
