@@ -70,6 +70,18 @@ def test_a_signal_ends_the_command(moment, number, code, monkeypatch, capfd):
     assert (signal.getsignal(signal.SIGALRM), sys.unraisablehook) == before
 
 
+def test_what_is_raised_again_is_not_lost_again(monkeypatch, capfd):
+    """On a busy machine the alarm may ring before the one who set it goes on."""
+    plain = signal.setitimer
+
+    def slow(*timer):
+        plain(*timer)
+        time.sleep(0.01)
+
+    monkeypatch.setattr(signal, "setitimer", slow)
+    test_a_signal_ends_the_command(in_a_callback, signal.SIGTERM, 143, monkeypatch, capfd)
+
+
 def test_without_a_signal_errors_are_what_they_are():
     with pytest.raises(ImportError, match="no such thing"), stoppable():
         raise ImportError("no such thing")

@@ -12,7 +12,7 @@ import threading
 import time
 from collections.abc import Iterator
 from contextlib import contextmanager
-from types import FrameType
+from types import CodeType, FrameType
 from typing import Any
 
 from bilateral.errors import Interrupted
@@ -35,6 +35,9 @@ def stoppable() -> Iterator[None]:
         raise _stopped(number)
 
     def stop_again(number: int, frame: FrameType | None) -> None:
+        if _within(frame, lost.__code__):  # on a busy machine: here it would be lost for good
+            return
+        signal.setitimer(signal.ITIMER_REAL, 0)
         raise _stopped(asked[-1])
 
     def lost(unraisable: "sys.UnraisableHookArgs") -> None:
@@ -44,7 +47,7 @@ def stoppable() -> Iterator[None]:
         if not asked:  # a request that has its own patience, and asks again by itself
             return
         replaced.setdefault(signal.SIGALRM, signal.signal(signal.SIGALRM, stop_again))
-        signal.setitimer(signal.ITIMER_REAL, AGAIN_SECONDS)
+        signal.setitimer(signal.ITIMER_REAL, AGAIN_SECONDS, AGAIN_SECONDS)
 
     hook, sys.unraisablehook = sys.unraisablehook, lost
     for number in (signal.SIGINT, signal.SIGTERM):
@@ -81,6 +84,13 @@ def _watch(parent: str) -> None:
     while str(os.getppid()) == parent:
         time.sleep(LOOK_SECONDS)
     os.kill(os.getpid(), signal.SIGTERM)
+
+
+def _within(frame: FrameType | None, code: CodeType) -> bool:
+    """Whether a frame, or one that called it, runs a function's code."""
+    while frame is not None and frame.f_code is not code:
+        frame = frame.f_back
+    return frame is not None
 
 
 def _stopped(number: int) -> BaseException:

@@ -431,7 +431,7 @@ def test_official_files_given_for_another_edition(
     notes: list[str] = []
     for _ in range(2):
         assert fetch("tiny", source, on_note=notes.append) == tmp_path / "cache" / "house"
-    assert notes[0] == f"{source} does not hold tiny but house: it is kept under that name"
+    assert notes[0] == f"{source} does not hold tiny but house, and is kept under that name"
     assert notes[1].startswith("house is already in")
     with pytest.raises(
         UserError, match=r"tiny is not on disk: .* choose the official house, which"

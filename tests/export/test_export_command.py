@@ -140,7 +140,7 @@ def test_only_an_exports_own_files_are_replaced(tmp_path, run, capsys):
     capsys.readouterr()
     (tmp_path / "cards").mkdir()
     (tmp_path / "cards" / "MODEL_CARD.md").write_text("mine")
-    assert "MODEL_CARD.md is there" in refused(capsys, run.path, "--out", tmp_path / "cards")
+    assert "MODEL_CARD.md exists already" in refused(capsys, run.path, "--out", tmp_path / "cards")
 
 
 def test_the_export_of_other_weights_is_not_mixed_with(tmp_path, run, capsys):

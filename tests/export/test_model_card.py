@@ -355,7 +355,7 @@ def test_the_recipe_says_how_it_was_changed():
     undefended = recipe_named("digits-undefended")
     text = section(card_of(Evidence(undefended)), "Recipe")
     assert "Differs" not in text and "training budget" not in text
-    assert any("clean images alone" in line for line in limits(Evidence(undefended)))
+    assert any("clean images only" in line for line in limits(Evidence(undefended)))
 
 
 def test_a_trained_runs_card(trained, exported):

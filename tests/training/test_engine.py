@@ -248,7 +248,8 @@ def test_a_batch_in_parts_gives_the_same_gradients(fields, tmp_path, split):
     whole, one = losses(split, run, PLAIN, tmp_path)
     parts, other = losses(split, run, PLAIN.with_fields(accumulate=4), tmp_path)
     np.testing.assert_allclose(parts, whole, rtol=1e-4)
-    for own, theirs in zip(one.model.parameters(), other.model.parameters(), strict=True):
+    models = one.learner.model, other.learner.model
+    for own, theirs in zip(*(model.parameters() for model in models), strict=True):
         torch.testing.assert_close(own, theirs, atol=1e-5, rtol=1e-4)
     with pytest.raises(UserError, match="does not divide into 3 equal parts"):
         losses(split, run, PLAIN.with_fields(accumulate=3), tmp_path)
@@ -391,7 +392,7 @@ def test_a_rising_weight_begins_with_nothing(split, tmp_path, method):
     other = Trainer(flat, RunFolder(tmp_path / "flat"), split, CPU, QUIET, PLAIN)
     batch = next(trainer.batches.epoch(0))
     for each in (trainer, other):
-        each.step = 1
+        each.learner.step = 1
         each.take(batch, 0)
     assert trainer.total_steps == 24
     torch.testing.assert_close(trainer.engine.totals[0], other.engine.totals[0])

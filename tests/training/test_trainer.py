@@ -264,14 +264,15 @@ def test_weights_to_start_from(digits, tmp_path):
     run, new = TINY.with_fields(weights=str(first.weights)), RunFolder(tmp_path / "new")
     trainer = Trainer(run, RunFolder(tmp_path / "second"), digits, CPU, QUIET)
     other = Trainer(TINY, RunFolder(tmp_path / "third"), digits, CPU, QUIET)
-    read_weights(first.weights, other.model)
+    read_weights(first.weights, other.learner.model)
     assert torch.equal(trainer.learner.model.head.weight, other.learner.model.head.weight)
     with pytest.raises(UserError, match="does not fit the model"):
         Trainer(run.with_fields(model="wrn-10-1"), new, digits, CPU, QUIET)
     renamed = tmp_path / "theirs.bin"
     renamed.write_bytes(first.weights.read_bytes())
     same = Trainer(run.with_fields(weights=str(renamed)), new, digits, CPU, QUIET)
-    assert torch.equal(same.model.head.weight, other.learner.model.head.weight), "whatever its name"
+    head = same.learner.model.head
+    assert torch.equal(head.weight, other.learner.model.head.weight), "whatever its name"
     with pytest.raises(UserError, match="no weights at"):
         Trainer(run.with_fields(weights="nowhere.safetensors"), new, digits, CPU, QUIET)
 
