@@ -5,17 +5,18 @@ set -euo pipefail
 . ~/lease/environment
 recipe=$1
 run=runs/$recipe/$2
+log=log/$recipe-$2
 bilateral() { python3 -m bilateral "$@"; }
-told() { echo "$(date +%T) $recipe: $*"; }
+told() { echo "$(date +%T) $recipe $2: $*"; }
 
-bilateral evaluate "$run" --attacks autoattack --compile --json --quiet > "log/$recipe-autoattack.json"
+bilateral evaluate "$run" --attacks autoattack --compile --json --quiet > "$log-autoattack.json"
 told "AutoAttack"
-bilateral reproduce beyond --rows "$recipe" --columns clean AutoAttack --quiet > "log/$recipe-row.txt" || true
-bilateral evaluate "$run" --attacks pgd20 --compile --json --quiet > "log/$recipe-pgd.json"
-bilateral reproduce beyond --rows "$recipe" --columns PGD-20 --quiet > "log/$recipe-row.txt" || true
+bilateral reproduce beyond --rows "$recipe" --columns clean AutoAttack --quiet > "$log-row.txt" || true
+bilateral evaluate "$run" --attacks pgd20 --compile --json --quiet > "$log-pgd.json"
+bilateral reproduce beyond --rows "$recipe" --columns PGD-20 --quiet > "$log-row.txt" || true
 told "PGD-20"
-bilateral diagnose "$run" --json --quiet > "log/$recipe-diagnosis.json"
+bilateral diagnose "$run" --json --quiet > "$log-diagnosis.json"
 told "diagnosed"
 bilateral bench evaluate "$run" --images 1000 --attacks autoattack --peer-batch-sizes 1000 --compile --json --quiet \
-  > "log/$recipe-peer.json" || told "no peer"
+  > "$log-peer.json" || told "no peer"
 told "pyautoattack"
