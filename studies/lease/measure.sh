@@ -4,10 +4,11 @@
 set -euo pipefail
 . ~/lease/environment
 recipe=$1
-run=runs/$recipe/$2
-log=log/$recipe-$2
+seed=$2
+run=runs/$recipe/$seed
+log=log/$recipe-$seed
 bilateral() { python3 -m bilateral "$@"; }
-told() { echo "$(date +%T) $recipe $2: $*"; }
+told() { echo "$(date +%T) $recipe $seed: $*"; }
 
 bilateral evaluate "$run" --attacks autoattack --compile --json --quiet > "$log-autoattack.json"
 told "AutoAttack"

@@ -20,7 +20,7 @@ told "varied: ${winner:-the recipe stays}"
 seeds="0 1 2" from="sweeps/varied/$winner/config.json"
 if [ -n "$winner" ]; then
   mkdir -p runs/cifar10-strong
-  cp -r "sweeps/varied/$winner" runs/cifar10-strong/seed0
+  cp -rT "sweeps/varied/$winner" runs/cifar10-strong/seed0
 else
   seeds=2 from=cifar10-strong
 fi

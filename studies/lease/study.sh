@@ -15,7 +15,7 @@ export -f one
 export LAST=$(($(date +%s) + 60 * ${MINUTES:-60}))
 
 names=$(python3 -m bilateral sweep "$file" --plan | sed -n 's/^\([^ ]*\/seed[0-9]*\):.*/\1/p')
-for pattern in ${ONLY:-.}; do grep -E -- "$pattern" <<< "$names"; done | awk '!seen[$0]++' |
+for pattern in ${ONLY:-.}; do grep -E -- "$pattern" <<< "$names" || true; done | awk '!seen[$0]++' |
   xargs -P "${JOBS:-4}" -I{} bash -c 'one "$@"' - "$file" {} "${@:2}" >> "log/study-$1.log" 2>&1 ||
   echo "$(date +%T) $1: a run failed"
 python3 -m bilateral sweep "$file" --minutes 0 --quiet
