@@ -77,7 +77,9 @@ def test_only_what_is_asked_for_is_decoded(folder: Path, decoded: list[str]) -> 
     assert sorted(decoded) == names[1:3]
 
 
-def test_the_digest_is_of_files_size_and_labels(folder: Path) -> None:
+def test_the_digest_is_of_files_size_labels_and_decoding(
+    folder: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     def digest(size: int) -> str:
         return data_digest(load_folder(folder, "test", size, streamed=True))
 
@@ -89,6 +91,9 @@ def test_the_digest_is_of_files_size_and_labels(folder: Path) -> None:
     assert digest(16) != before
     file.write_bytes(content)
     assert digest(16) == before
+    with monkeypatch.context() as patch:
+        patch.setattr(photographs, "DECODED", "as the sensor lay")
+        assert digest(16) != before
     (folder / "val" / "a" / "05.jpg").rename(folder / "val" / "b" / "05.jpg")
     assert digest(16) != before  # the same files in the same order, one with another label
 

@@ -239,6 +239,18 @@ def test_pictures_that_would_be_left_out_are_refused(tmp_path: Path, name: str) 
             load_folder(tmp_path, split, None)
 
 
+def test_pictures_behind_a_link_are_refused(tmp_path: Path) -> None:
+    """In a class; a class that is a link itself is read, and a link back is not followed."""
+    one_set(tmp_path / "set", 10)
+    (tmp_path / "set" / "cat" / "back").symlink_to(tmp_path / "set")
+    (tmp_path / "set" / "dog").rename(tmp_path / "elsewhere")
+    (tmp_path / "set" / "dog").symlink_to(tmp_path / "elsewhere")
+    assert len(values(tmp_path / "set", "train")) == 18
+    (tmp_path / "set" / "cat" / "more").symlink_to(tmp_path / "elsewhere")
+    with pytest.raises(UserError, match=r"cat/more/000\.png would be left out"):
+        load_folder(tmp_path / "set", "train", None)
+
+
 def test_classes_that_differ(tmp_path: Path) -> None:
     one_set(tmp_path / "train", 2)
     one_set(tmp_path / "val", 2)

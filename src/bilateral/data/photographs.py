@@ -15,7 +15,7 @@ import numpy as np
 import numpy.typing as npt
 
 from bilateral.data.datasets_entry import Bytes, Index
-from bilateral.data.pictures import PictureError, read_picture
+from bilateral.data.pictures import DECODED, PictureError, read_picture
 from bilateral.errors import UserError
 
 LARGEST = 2**20
@@ -130,7 +130,7 @@ class Photographs:
     @cached_property
     def digest(self) -> str:
         """SHA-256 over the SHA-256 of every file: what would be decoded, without decoding it."""
-        digest = hashlib.sha256()
+        digest = hashlib.sha256(DECODED.encode())
         for one in _threads().map(self._file_digest, range(len(self))):
             digest.update(one)
         return digest.hexdigest()

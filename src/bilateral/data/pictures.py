@@ -17,21 +17,35 @@ FORMATS = {
     ".bmp": "BMP",
     ".gif": "GIF",
     ".jfif": "JPEG",
+    ".jpe": "JPEG",
     ".jpeg": "JPEG",
     ".jpg": "JPEG",
+    ".pbm": "PPM",
     ".pgm": "PPM",
     ".png": "PNG",
+    ".pnm": "PPM",
     ".ppm": "PPM",
     ".webp": "WEBP",
 }
 UNREAD = (
+    ".apng",
+    ".arw",
     ".avif",
+    ".cr2",
+    ".cr3",
     ".dng",
+    ".exr",
+    ".hdr",
     ".heic",
     ".heif",
+    ".ico",
     ".jp2",
     ".jxl",
     ".nef",
+    ".orf",
+    ".psd",
+    ".raf",
+    ".rw2",
     ".svg",
     ".tga",
     ".tif",
@@ -45,6 +59,8 @@ FILE_LIMIT = 2**28
 LARGE = 2**22
 """Larger pictures are decoded one at a time: eight threads with one each would take gigabytes."""
 _one_by_one = threading.Lock()
+DECODED = "upright, on white"
+"""What becomes of a file's pixels; figures of the same files with another text are of others."""
 DRAFT = 2
 """A JPEG is decoded at reduced size, but at no less than so many times the size needed."""
 _ORIENTATION = 0x0112
@@ -85,7 +101,8 @@ def picture_size(file: Path) -> tuple[int, int] | None:
     try:
         content = io.BytesIO(read_plain(file, FILE_LIMIT))
         with Image.open(content, formats=sorted(set(FORMATS.values()))) as image:
-            return _upright(image.size, _turn(image))
+            later = image.format == "PNG" and "exif" not in image.info  # behind its pixels
+            return _upright(image.size, None if later else _turn(image))
     except Exception:  # training will say what is wrong with it
         return None
 
@@ -101,7 +118,6 @@ def _decode(file: Path, needed: int | None) -> tuple[Image.Image, tuple[int, int
         with Image.open(content, formats=sorted(set(FORMATS.values()))) as image:
             size, mode = image.size, image.mode
             _refuse_bomb(size)
-            turn = _turn(image)
             if needed is not None:
                 image.draft(None, (needed, needed))
             with _one_by_one if math.prod(image.size) > LARGE else contextlib.nullcontext():
@@ -110,6 +126,7 @@ def _decode(file: Path, needed: int | None) -> tuple[Image.Image, tuple[int, int
                     picture = Image.alpha_composite(white, image.convert("RGBA")).convert("RGB")
                 else:
                     picture = image.convert("RGB")
+                turn = _turn(image)  # not before: that decodes a PNG, and hides that it is damaged
                 if turn is not None:
                     picture = picture.transpose(turn)
     except UnidentifiedImageError:

@@ -163,8 +163,10 @@ def _visible(folder: Path) -> list[Path]:
 
 def _below(path: Path) -> list[Path]:
     """Pictures in a folder and in those below it; none where the path is no folder."""
-    inner = _visible(path) if path.is_dir() and not path.is_symlink() else []
+    inner = _visible(path) if path.is_dir() else []
     found = [file for file in inner if file.suffix.lower() in (*FORMATS, *UNREAD)]
+    if path.is_symlink():  # which may lead back to where it lies
+        return found
     return found + [file for folder in inner for file in _below(folder)]
 
 
