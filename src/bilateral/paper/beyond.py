@@ -59,8 +59,8 @@ RUNS: dict[str, tuple[str, Run]] = {
         STRONG,
     ),
     "cifar10-wide": (
-        "CIFAR-10, beyond the paper: the paper's network, weights that turn, varied images, ten "
-        "minutes on one H200",
+        "CIFAR-10, beyond the paper: WRN-28-10, weights that turn, varied images, ten minutes on "
+        "one H200",
         WIDE,
     ),
     "cifar100-strong": (

@@ -54,7 +54,7 @@ class Costs:
 def costs(
     tables: Sequence[PaperTable], choices: Choices, device: torch.device, trained: Container[str]
 ) -> Costs:
-    """How long the forward passes of training and evaluation take; reads no data."""
+    """How long the forward passes of training, and at most of evaluation, take; no data read."""
     runs = all_runs(tables, choices)
     rates: dict[tuple[str, str], float] = {}
 
