@@ -102,7 +102,7 @@ def picture_size(file: Path) -> tuple[int, int] | None:
         content = io.BytesIO(read_plain(file, FILE_LIMIT))
         with Image.open(content, formats=sorted(set(FORMATS.values()))) as image:
             later = image.format == "PNG" and "exif" not in image.info  # behind its pixels
-            return _upright(image.size, None if later else _turn(image))
+            return _upright(image.size, 1 if later else _orientation(image))
     except Exception:  # training will say what is wrong with it
         return None
 
@@ -126,9 +126,10 @@ def _decode(file: Path, needed: int | None) -> tuple[Image.Image, tuple[int, int
                     picture = Image.alpha_composite(white, image.convert("RGBA")).convert("RGB")
                 else:
                     picture = image.convert("RGB")
-                turn = _turn(image)  # not before: that decodes a PNG, and hides that it is damaged
-                if turn is not None:
-                    picture = picture.transpose(turn)
+                # Not before: that decodes a PNG, and hides that it is damaged.
+                orientation = _orientation(image)
+                if orientation in _UPRIGHT:
+                    picture = picture.transpose(_UPRIGHT[orientation])
     except UnidentifiedImageError:
         known = ", ".join(sorted(set(FORMATS.values())))
         raise PictureError(f"{file} is not a readable image: none of {known}") from None
@@ -137,25 +138,19 @@ def _decode(file: Path, needed: int | None) -> tuple[Image.Image, tuple[int, int
         raise PictureError(f"{file} is not a readable image: {reason}") from None
     if mode[0] in "IF":
         raise PictureError(f"{file} has mode {mode}: 8 bits a channel expected")
-    return picture, _upright(size, turn)
+    return picture, _upright(size, orientation)
 
 
-def _turn(image: Image.Image) -> Image.Transpose | None:
-    """What turns the picture upright; damaged EXIF data say nothing."""
+def _orientation(image: Image.Image) -> int:
+    """EXIF's orientation, from 1 (upright) to 8; damaged EXIF data say nothing."""
     with contextlib.suppress(Exception):
-        return _UPRIGHT.get(image.getexif().get(_ORIENTATION, 1))
-    return None
+        return int(image.getexif().get(_ORIENTATION, 1))
+    return 1
 
 
-def _upright(size: tuple[int, int], turn: Image.Transpose | None) -> tuple[int, int]:
-    """Width and height after a turn."""
-    lying = (
-        Image.Transpose.TRANSPOSE,
-        Image.Transpose.ROTATE_270,
-        Image.Transpose.TRANSVERSE,
-        Image.Transpose.ROTATE_90,
-    )
-    return (size[1], size[0]) if turn in lying else size
+def _upright(size: tuple[int, int], orientation: int) -> tuple[int, int]:
+    """Width and height of the picture once it stands upright: 5 to 8 are quarter turns."""
+    return (size[1], size[0]) if orientation in range(5, 9) else size
 
 
 def _refuse_bomb(size: tuple[int, int]) -> None:
