@@ -95,7 +95,7 @@ def test_data_sets_with_a_payload(tmp_path: Path, planted: Payload) -> None:
     files = TINY.files("python")
     files["data_batch_3"] = pickle.dumps({"data": planted, "labels": [1, 2]})
     archive = WRITERS.tar(tmp_path / "a.tgz", files, "batches")
-    with pytest.raises(UserError, match="mkdir, refused"):
+    with pytest.raises(UserError, match="mkdir, which is refused"):
         decode(ENTRY, archive)
 
 
