@@ -232,7 +232,7 @@ def test_a_signal_saves_first(tmp_path, number, code):
         (["train", "--epochs", "1", "digits-r-mc-la"], "as its first word"),
         (["evaluate", "nowhere", "--attacks", "fgsm,no.py:attack"], "no such file: no.py"),
         (["evaluate", "nowhere", "--batch-size", "0"], "at least one image"),
-        (["evaluate", "own.py"], "own.py names no function: own.py:FUNCTION is one that"),
+        (["evaluate", "own.py"], "own.py names no function: give own.py:FUNCTION, which"),
         (["evaluate", "nowhere"], "no run folder at nowhere"),
         (["evaluate", "nowhere", "--attacks", "pgd"], "unknown attack 'pgd'"),
         (["evaluate", "nowhere", "--epsilon", "8"], "did you mean 8/255?"),

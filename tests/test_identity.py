@@ -159,7 +159,7 @@ def test_pictures_that_got_other_names_are_told_of(
     capsys.readouterr()
     assert main(["evaluate", str(own), "--attacks", "fgsm", "--quiet"]) == 0
     said = capsys.readouterr().err
-    assert "other pictures for training than when the model was trained" in said
+    assert "other training pictures than when the model was trained" in said
     assert "replaces an evaluation of other weights, code or images" in said
     entry = json.loads((own / "evaluation.json").read_text())["entries"][-1]
     assert any("may have been trained on" in warning for warning in entry["warnings"])
@@ -253,7 +253,9 @@ def test_what_uneven_classes_make_of_a_figure_is_told(
     assert main([*words, "--images", "10"]) == 0
     some = capsys.readouterr().err
     assert "always answering" not in some
-    assert ("78.9 % of all 38 are of one: accuracy on all may lie outside" in some) == told
+    assert (
+        "78.9 % of all 38 are of one class: accuracy on all of them may lie outside" in some
+    ) == told
     *_, entry = json.loads((tmp_path / "out" / "evaluation.json").read_text())["entries"]
     assert any("may lie outside" in warning for warning in entry["warnings"]) == told
 

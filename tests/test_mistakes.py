@@ -55,7 +55,7 @@ RUN = "runs/digits/seed0"
         ("export ''", "export needs RUN"),
         ("report ''", "report needs RUN"),
         ("verify ''", "verify needs FILE"),
-        ("verify nowhere.npz", "evaluate --save-adversarial keeps them"),
+        ("verify nowhere.npz", "evaluate --save-adversarial saves them"),
         (f"evaluate {RUN} --images 0", "--images 0: must be 1 to 360, the test images of digits"),
         (f"evaluate {RUN} --images 361", "must be 1 to 360, the test images of digits"),
         (f"evaluate {RUN} --image-size 32", "--image-size 32 is for folder:PATH: digits has"),
@@ -65,14 +65,17 @@ RUN = "runs/digits/seed0"
         (f"transfer --sources {RUN} --targets {RUN} --attacks pgd9-step0", "S above 0"),
         (
             f"transfer --sources {RUN} --targets own.py:maps --data digits",
-            "own.py:maps: the model gives outputs of shape (1, 10, 6, 6)",
+            "own.py:maps: the model returns outputs of shape (1, 10, 6, 6)",
         ),
         ("evaluate own.py:maps --data folder:pictures --image-size 99999", "must be 1 to 4096"),
         ("evaluate own.py:maps --data folder:pictures --image-size 0", "--image-size 0: must be"),
         ("train digits-r-mc-la --data folder:", "folder: names no folder: write folder:PATH"),
         ("train digits-r-mc-la --data folder:nowhere", "nowhere is not a folder"),
         ("train digits-r-mc-la --weights their.pth", "convert them by safetensors.torch.save_file"),
-        (f"evaluate {RUN} --attacks pgd20-x5-last", "they do not combine"),
+        (
+            f"evaluate {RUN} --attacks pgd20-x5-last",
+            "-last is for one start and does not combine with -xN",
+        ),
         ("train digits-r-mc-la --data.images-per-class 9999", "--data.images-per-class 9999: a"),
         (
             "train digits-r-mc-la --data.held-out 5000",

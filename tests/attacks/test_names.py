@@ -24,8 +24,8 @@ def test_one_start_is_the_plain_attack():
 @pytest.mark.parametrize(
     ("name", "reason"),
     [
-        ("pgd20-x10-last", "they do not combine"),
-        ("pgd20-nors-x10", "-nors has none"),
+        ("pgd20-x10-last", "does not combine with -xN"),
+        ("pgd20-nors-x10", "-xN asks for random starts, -nors for none"),
         ("pgd20-x0", "unknown attack"),
         ("pgd20-x", "unknown attack"),
         ("pgd20-x10000", "unknown attack"),

@@ -313,7 +313,7 @@ def test_a_worst_case_is_not_told_above_what_is_known(tmp_path, digits_run, caps
     said = capsys.readouterr().err
     entry = json.loads((tmp_path / "run/evaluation.json").read_text())["entries"][-1]
     shown = 100 * entry["worst_case_accuracy"]
-    assert "pgd20 broke more of these images before: with what is known" in said
+    assert "pgd20 broke more of these images in earlier evaluations: with those" in said
     assert main([*words, "fgsm,pgd20", "--images", "60"]) == 0
     assert "broke more" not in capsys.readouterr().err
     entry = json.loads((tmp_path / "run/evaluation.json").read_text())["entries"][-1]

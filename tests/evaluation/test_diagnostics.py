@@ -205,7 +205,7 @@ def test_nan_beside_the_images_is_refused(undefended, digits):
     nowhere = Wrapped(undefended, after=Layer(lambda logits: logits * torch.nan))
     model = KnowsItsImages(undefended, nowhere, 1e-3).eval()
     assert knows(model, digits[0][:50]).all()
-    with pytest.raises(UserError, match="NaN an eighth of a grey level beside clean images"):
+    with pytest.raises(UserError, match="NaN an eighth of a grey level away from clean images"):
         guard(model, *few(digits), EPSILON)
     assert any("outputs jump" in said for said in guard(model, *few(digits), EPSILON, force=True))
 
@@ -215,7 +215,7 @@ def test_an_edge_is_called_what_it_is(undefended, digits):
     binary = Wrapped(undefended, before=Layer(lambda images: (images > 0).float())).eval()
     assert knows(binary, digits[0][:100]).all()
     (said,) = [one for one in guard(binary, *few(digits), EPSILON) if "outputs jump" in one]
-    assert "recognises them or has an edge there" in said
+    assert "recognises the images or has a discontinuity there" in said
 
 
 def test_an_input_that_is_rounded_is_not_isolated(undefended, robust, digits):

@@ -129,7 +129,8 @@ def test_few_images_are_told_from_guessing_by_their_interval(scene, right, image
     found = guard(model, pictures[:images], labels, 8 / 255, few=True)
     assert bool(found) == told
     if told:
-        assert f"% on {images} images: guessing among 5 classes cannot be told" in found[0]
+        told_of = f"% on {images} images: too few to distinguish it from guessing among 5 classes"
+        assert told_of in found[0]
     assert guard(model, pictures[:images], labels, 8 / 255) == []
 
 
@@ -197,11 +198,11 @@ def test_a_model_without_gradient_is_attacked_without(scene):
     hidden = Wrapped(model, before=torch.Tensor.detach).eval()
     for attack in ("pgd5", "apgd-ce", "apgd-t", "fab-t", "deepfool-l2"):
         with (
-            pytest.warns(UserWarning, match="no gradient to the images"),
-            pytest.raises(UserError, match="no gradient to the images"),
+            pytest.warns(UserWarning, match="no gradient with respect to the images"),
+            pytest.raises(UserError, match="no gradient with respect to the images"),
         ):
             bilateral.evaluate(hidden, images[:10], labels[:10], attack)
-    with pytest.warns(UserWarning, match="no gradient to the images"):
+    with pytest.warns(UserWarning, match="no gradient with respect to the images"):
         found = bilateral.evaluate(hidden, images[:10], labels[:10], "square", epsilon=0.3)
     assert found.worst_case_accuracy < 1
 
@@ -212,7 +213,7 @@ def test_outputs_that_depend_on_being_differentiated(scene):
         model, after=lambda logits: logits.roll(1, 1) if torch.is_grad_enabled() else logits
     ).eval()
     found = guard(aware, images, labels, 8 / 255)
-    assert len(found) == 1 and "when gradients are asked for" in found[0]
+    assert len(found) == 1 and "differ when gradients are enabled" in found[0]
 
 
 def test_outputs_that_depend_on_the_place_in_a_batch(scene):
@@ -339,7 +340,7 @@ def test_a_source_that_does_not_fit_is_named(tmp_path, monkeypatch, capsys):
     model = ["own.py:plain", "--data", "digits", "--images", "10", "--quiet"]
     assert main(["diagnose", *model, "--sources", "own.py:maps"]) == 2
     said = capsys.readouterr().err
-    assert "own.py:maps: the model gives outputs of shape (1, 10, 6, 6)" in said
+    assert "own.py:maps: the model returns outputs of shape (1, 10, 6, 6)" in said
     assert said.count("\n") == 1
 
 

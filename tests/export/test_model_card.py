@@ -323,7 +323,7 @@ def test_a_picture_prepared_as_the_card_says_is_what_was_evaluated(tmp_path, siz
 
 def test_what_an_evaluation_warned_of_is_among_the_limits():
     """A page shows it: a card without it would claim figures that were doubted when made."""
-    doubt = "pgd20 broke more of these images before: the worst case is 27.0 %, not 39.0 %"
+    doubt = "pgd20 broke more of these images in earlier evaluations: the worst case is 27.0 %"
     doubted = entry("fgsm").model_copy(update={"warnings": [doubt]})
     said = limits(Evidence(Run(), evaluations=(doubted, entry("pgd20"))))
     assert [line for line in said if "warned" in line] == [

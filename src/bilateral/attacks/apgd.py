@@ -1,7 +1,7 @@
 """Auto-PGD (Croce & Hein 2020, arXiv 2003.01690, algorithm 1): no step size to tune.
 
-Signed-gradient steps with momentum start at twice the budget. At checkpoints that come ever
-closer, an image whose loss has stalled halves its step and goes on from its best point.
+Signed-gradient steps with momentum start at twice the budget. At checkpoints that come ever more
+often, an image whose loss has stalled halves its step and continues from its best point.
 """
 
 import math
@@ -43,12 +43,12 @@ def apgd(
 ) -> Attacked:
     """Attack `images` inside the ball of `settings.epsilon`.
 
-    An image leaves the batch the moment an iterate fools the model, and that iterate is
-    returned; of a survivor it is the iterate of largest loss, or one that fooled within the slack.
-    Each start, and each target class of the targeted loss, tries the images that are left, together
-    where `ROWS` allows it. `keys` decide the noise image by image, `slack` how clearly an image
-    must fool (`losses.fools`). The caller puts the model into eval mode and chooses the precision
-    by autocast.
+    An image leaves the batch as soon as an iterate fools the model, and that iterate is returned;
+    for a survivor it is the iterate of largest loss, or one that fooled only within the slack.
+    Each start, and each target class of the targeted loss, attacks the images that are left, in one
+    batch where `ROWS` allows it. `keys` determine each image's noise, `slack` the margin by which
+    it must fool (`losses.fools`). The caller puts the model into eval mode and chooses the
+    precision by autocast.
     """
     clean = images.detach()
     if keys is None:
@@ -95,7 +95,7 @@ def _goals(reference: Tensor, labels: Tensor, settings: APGD) -> Tensor | None:
 
 @dataclass
 class _Search(Rows):
-    """What is known of each row: of an attempt on the image at `place`, attempt by attempt."""
+    """The state of each row: an attempt on the image at `place`; rows are ordered by attempt."""
 
     attempts: int
     place: Tensor
@@ -126,7 +126,7 @@ def _start(
     settings: APGD,
     keys: Tensor,
 ) -> _Search:
-    """Random points of the balls around the images `left`, nothing known of them yet."""
+    """A new search from random points of the balls around the images `left`."""
     place, epsilon = left.repeat(len(attempts)), settings.epsilon
     targets = None
     if goals is not None:
@@ -162,7 +162,8 @@ def _climb(
 ) -> Iterator[tuple[Tensor, Tensor, bool]]:
     """Run the starts to their end; yields the places and iterates of images as they break.
 
-    And of those that fooled, though not clearly: they go on, and the iterate is worth a check.
+    Also of those that fool only within the slack, marked False: their search continues, but the
+    iterate is worth a check.
     """
     judged, last_judged = set(checkpoints(settings.steps)), 0
     for step in range(settings.steps + 1):
@@ -186,14 +187,14 @@ def _climb(
 
 
 def _near(logits: Tensor, labels: Tensor, broken: Tensor) -> Tensor:
-    """The rows that fool, but not clearly."""
+    """The rows that fool, but only within the slack."""
     return (losses.fools(logits, labels) & ~broken).nonzero().squeeze(1)
 
 
 def _evaluate(
     model: nn.Module, search: _Search, settings: APGD, differentiate: bool
 ) -> tuple[Tensor, Tensor, Tensor]:
-    """Logits, loss and gradient at the current images; undifferentiated, the last gradient."""
+    """Logits, loss and gradient at the current images; the last gradient unless `differentiate`."""
     with torch.set_grad_enabled(differentiate):
         current = search.current.detach().requires_grad_(differentiate)
         logits = model(current).float()
@@ -214,7 +215,7 @@ def _evaluate(
 
 
 def _record(search: _Search, loss: Tensor, gradient: Tensor) -> None:
-    """Take in what the current images gave."""
+    """Update the search with the loss and gradient of the current images."""
     search.rises = search.rises + (loss > search.loss)
     better = loss > search.best_loss
     search.best_loss = torch.where(better, loss, search.best_loss)
@@ -225,9 +226,10 @@ def _record(search: _Search, loss: Tensor, gradient: Tensor) -> None:
 
 
 def _judge(search: _Search, interval: int) -> None:
-    """At a checkpoint: where the loss rose too rarely, or the best stayed, halve and go back.
+    """Halve the step and return to the best point where the loss rose too rarely or has stalled.
 
-    These are the paper's conditions 1 and 2; the second counts only for an unchanged step.
+    These are the paper's conditions 1 and 2; the second only counts if the step was not halved at
+    the last checkpoint.
     """
     stalled = ~search.halved & (search.best_loss <= search.checkpoint_loss)
     search.halved = (search.rises < RISING_SHARE * interval) | stalled

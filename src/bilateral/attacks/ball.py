@@ -17,7 +17,7 @@ def project(
     epsilon: float,
     into: Literal["ball", "range", "none"] = "ball",
 ) -> Tensor:
-    """The nearest images in the ball around `clean` and in [0, 1], or in less than that."""
+    """The nearest images in the ball around `clean` and [0, 1], in [0, 1] alone, or as they are."""
     if into != "ball":
         return images if into == "none" else images.clamp(0, 1)
     return torch.min(torch.max(images, clean - epsilon), clean + epsilon).clamp(0, 1)
@@ -33,7 +33,7 @@ def random_start(
 
 
 def given_start(clean: Tensor, otherwise: Tensor, perturbations: Tensor, clip: bool) -> Tensor:
-    """Images moved by what is given, and `otherwise` where that is NaN."""
+    """Images moved by the given perturbations, or `otherwise` where these are NaN."""
     start = clean + perturbations
     start = start.clamp(0, 1) if clip else start
     return torch.where(perturbations.isnan(), otherwise, start)

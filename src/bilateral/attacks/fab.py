@@ -30,9 +30,9 @@ def fab(
 ) -> Attacked:
     """Look for the nearest fooling point of each image; `fooled` if one lies within epsilon.
 
-    An image leaves the batch at the first such point. What comes back for a survivor is the
-    projection of its nearest fooling point on to the ball, or the clean image if there was none.
-    Targets run together where `ROWS` allows it. The caller puts the model into eval mode.
+    An image leaves the batch at the first such point. For a survivor, the projection of its nearest
+    fooling point on to the ball is returned, or the clean image if there was none. Targets run in
+    one batch where `ROWS` allows it. The caller puts the model into eval mode.
     """
     clean = images.detach()
     if keys is None:
@@ -68,7 +68,7 @@ def fab(
 
 @dataclass
 class _Walk(Rows):
-    """What is known of each row: of an attempt on the image at `place`, attempt by attempt.
+    """The state of each row: an attempt on the image at `place`; rows are ordered by attempt.
 
     `nearest` is the nearest fooling point so far and `length` its distance, infinite if none.
     """
@@ -94,10 +94,10 @@ def _start(
     settings: FAB,
     keys: Tensor,
 ) -> _Walk:
-    """The images `left` on the first pass over the targets, on later ones points near them.
+    """A new walk: from the images `left` on the first pass over the targets, then from near them.
 
-    Such a point lies at half the distance of the nearest fooling one, at most half of epsilon: of
-    an image that is left, every fooling point lies outside the ball.
+    Such a start lies at half the distance of the nearest fooling point, but at most epsilon / 2;
+    this is always epsilon / 2, as fooling points of an image that is left lie outside the ball.
     """
     count = targets.shape[1]
     place, unmoved = left.repeat(len(attempts)), clean[left]
@@ -160,7 +160,7 @@ def _walk(
 
 
 def _fools(model: nn.Module, walk: _Walk, images: Tensor, slack: float) -> tuple[Tensor, Tensor]:
-    """Which rows of `images` the model gets wrong, and which of them clearly."""
+    """Which rows of `images` the model gets wrong, and which by more than the slack."""
     with torch.no_grad():
         logits = model(images).float()
     walk.forwards += len(images)
@@ -199,11 +199,11 @@ def _step(current: Tensor, clean: Tensor, value: Tensor, normal: Tensor, setting
 def shortest_moves(points: Tensor, normals: Tensor, values: Tensor) -> Tensor:
     """The L-inf shortest move of each row on to its hyperplane inside [0, 1].
 
-    `values` are what the affine functions with gradients `normals` are at `points`; the moved
+    `values` are the values at `points` of the affine functions with gradients `normals`; the moved
     rows have value zero, or as near to it as the box allows.
-    A move of length t shifts every pixel by t or, where that is less, to the edge of the box;
-    what it gains is concave and piecewise linear in t, with a kink wherever a pixel reaches its
-    edge. Sorting these kinks finds the piece on which the value reaches zero.
+    A move of length t shifts every pixel by t or, where that is less, to the edge of the box; its
+    gain is concave and piecewise linear in t, with a kink wherever a pixel reaches its edge.
+    Sorting these kinks finds the piece on which the value reaches zero.
     """
     direction = -values.sign()[:, None] * normals.sign()
     room = torch.where(direction > 0, 1 - points, points)

@@ -1,7 +1,7 @@
 """The one gradient loop: FGSM, PGD, MI-FGSM and the training adversary are settings of it.
 
 x <- project(x + step_size * sign(gradient)), from the image or a random start in the ball
-(the paper's equations 3 and 4). Only the gradient to the image is computed, never to weights.
+(the paper's equations 3 and 4). Gradients are computed for the image only, never for weights.
 """
 
 import torch
@@ -21,7 +21,7 @@ def attack_loss(
     reference: Tensor | None,
     settings: GradientAttack,
 ) -> Tensor:
-    """What the settings say a step increases, image by image."""
+    """The loss of each image that a step increases, as the settings say."""
     if settings.loss == "divergence":
         assert reference is not None
         return losses.divergence(logits, reference)
@@ -47,13 +47,13 @@ def gradient_attack(
     """Attack `images` inside the ball of `settings.epsilon`.
 
     `labels` may be distributions (of mixed images) for an untargeted cross-entropy with
-    `iterate = last`. `keys` decide the noise image by image. `reference` are the logits that
-    choose the targets (without them the first iterate's do). `start` are perturbations to start
-    from in place of noise, NaN where there is none; restarts are from noise. With `iterate =
-    any` an image leaves the batch as soon as an iterate fools the model, and what it was then
-    is returned; `fooled` says which did. With `iterate = last` nothing is tested and `fooled`
-    is all false; `slack` says how clearly an iterate must fool (`losses.fools`). The caller
-    puts the model into the mode it wants (`untouched`) and chooses the precision by autocast.
+    `iterate = last`. `keys` determine each image's noise. `reference` are the logits that choose
+    the targets (by default those of the first iterate). `start` are perturbations to start from
+    instead of noise, NaN for images without one; restarts use noise. With `iterate = any` an image
+    leaves the batch as soon as an iterate fools the model, and that iterate is returned; `fooled`
+    says which did. With `iterate = last` nothing is tested and `fooled` is all false. `slack` is
+    the margin by which an iterate must fool (`losses.fools`). The caller puts the model into the
+    mode it wants (`untouched`) and chooses the precision by autocast.
     """
     clean = images.detach()
     if keys is None:
@@ -122,7 +122,7 @@ def _one_start(
             broken = losses.fools(logits.detach(), labels, slack)
             if step == 0 and settings.random_start:
                 broken &= ball.inside(current, clean, settings.epsilon)
-            if slack:  # one that fools within the slack is worth a check if nothing better comes
+            if slack:  # fooling within the slack is worth a check if nothing better comes
                 near = losses.fools(logits.detach(), labels) & ~broken
                 near &= ball.inside(current, clean, settings.epsilon)
                 result[place[near]], doubted[place[near]] = current[near], True

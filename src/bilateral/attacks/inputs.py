@@ -1,4 +1,4 @@
-"""What is handed to an attack, refused in a line where it is of another kind."""
+"""Checks of the images and labels given to an attack, each refused in one line."""
 
 from torch import Tensor
 
@@ -6,13 +6,13 @@ from bilateral.errors import UserError
 
 
 def check_batch(images: Tensor, labels: Tensor) -> None:
-    """Refuse what are no tensors, and labels that are not class numbers, one an image."""
+    """Refuse anything but tensors, and labels that are not one class number per image."""
     for name, value in (("images", images), ("labels", labels)):
         if not isinstance(value, Tensor):
             raise UserError(f"{name} must be a torch.Tensor, not {type(value).__name__}")
     if labels.dim() != 1 or labels.is_floating_point():
         raise UserError(
-            "labels must be class numbers, one whole number an image; "
+            "labels must be class numbers, one integer per image; "
             f"these are {labels.dtype} of shape {tuple(labels.shape)}"
         )
     if len(labels) != len(images):

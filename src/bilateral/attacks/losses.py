@@ -1,4 +1,4 @@
-"""What an attack increases, image by image.
+"""The losses that attacks increase, image by image.
 
 Cross-entropy, margin (CW), divergence (TRADES), and AutoAttack's difference of logits ratio.
 """
@@ -21,17 +21,17 @@ def true_logit(logits: Tensor, labels: Tensor) -> Tensor:
 
 
 def image_gradient(loss: Tensor, images: Tensor, again: bool = False) -> Tensor:
-    """The gradient of each image's loss; UserError where the model gives none.
+    """The gradient of each image's loss; UserError if the model gives none.
 
-    `again` keeps what is needed for another gradient of the same outputs.
+    `again` retains the graph for another gradient of the same outputs.
     """
     gradient = None
     if loss.requires_grad:
         (gradient,) = torch.autograd.grad(loss.sum(), images, retain_graph=again, allow_unused=True)
     if gradient is None:
         raise UserError(
-            "the model's outputs have no gradient to the images (no_grad or detach in its "
-            "forward?): attacks by gradient measure nothing; square and spsa need none, and "
+            "the model's outputs have no gradient with respect to the images (no_grad or detach in "
+            "its forward?): gradient attacks measure nothing; square and spsa need none, and "
             "diagnose says more"
         )
     return gradient
@@ -47,8 +47,8 @@ def cross_entropy(logits: Tensor, labels: Tensor, targets: Tensor | None) -> Ten
 def fools(logits: Tensor, labels: Tensor, slack: float = 0.0) -> Tensor:
     """Which images are given a wrong class, by more than `slack` times their largest logit.
 
-    A row with NaN is no answer, whatever `argmax` makes of it. A search in low precision asks for
-    more than a rounding error, so that what it finds holds.
+    A row with NaN is wrong, whatever `argmax` makes of it. A search in low precision requires more
+    than a rounding error, so that what it finds also fools in float32.
     """
     wrong = (logits.argmax(1) != labels) | logits.isnan().any(1)
     if slack == 0:
@@ -84,7 +84,7 @@ def dlr(logits: Tensor, labels: Tensor) -> Tensor:
     """The margin over the spread of the three largest logits (Croce & Hein 2020, equation 6).
 
     It does not change when logits are scaled or shifted. The spread needs three classes; with
-    two the margin takes its place.
+    two the margin itself is used.
     """
     gap = margin(logits, labels, None)
     if logits.shape[1] < 3:
@@ -96,7 +96,7 @@ def dlr(logits: Tensor, labels: Tensor) -> Tensor:
 def dlr_targeted(logits: Tensor, labels: Tensor, targets: Tensor) -> Tensor:
     """The margin of the target over the spread of the four largest logits (equation 7 there).
 
-    With two or three classes the margin takes its place.
+    With two or three classes the margin itself is used.
     """
     gap = margin(logits, labels, targets)
     if logits.shape[1] < 4:

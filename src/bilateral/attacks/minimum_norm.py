@@ -1,7 +1,7 @@
 """Attacks that look for the nearest fooling image in L2: Carlini-Wagner and DeepFool.
 
-Both are in the appendix's table of other attacks. Neither has a budget: what comes back is an
-image, its distance and whether it fools, to be held against any radius afterwards.
+Both are in the appendix's table of other attacks. Neither has a budget: the result is an image, its
+distance and whether it fools, to be compared with any radius afterwards.
 """
 
 from typing import NamedTuple
@@ -15,15 +15,15 @@ from bilateral.attacks.settings import CarliniWagner, DeepFool
 
 CROSSING = 1e-4
 """Added to the length of every DeepFool move. Clipping to [0, 1] shortens moves, so iterates can
-creep up to a boundary for ever: without this, 24 % of 191 digits were not fooled in 50 steps."""
+creep up to a boundary forever: without this, 24 % of 191 digits were not fooled in 50 steps."""
 
 
 class MinimumNorm(NamedTuple):
     """What a minimum-norm attack found.
 
     `found` says which `images` are misclassified, `distances` how far in L2 they are from the
-    clean ones. Where nothing was found the clean image comes back at an infinite distance; an
-    image misclassified from the start comes back as it is at distance zero. `forwards` and
+    clean ones. Where nothing was found the clean image is returned at an infinite distance; an
+    image misclassified from the start is returned as it is at distance zero. `forwards` and
     `backwards` count images passed through the network.
     """
 
@@ -57,9 +57,9 @@ def cw_l2(
     """Carlini and Wagner's L2 attack (2017): Adam on distance plus constant times margin.
 
     Images are written as (tanh + 1) / 2, so they cannot leave [0, 1]. With more than one binary
-    search step each image's constant grows tenfold until a first success, and then goes to the
-    middle between the largest that failed and the smallest that succeeded. The nearest successful
-    iterate of all is kept. Nothing is random: `keys` are ignored.
+    search step each image's constant grows tenfold until a first success, and is then halfway
+    between the largest that failed and the smallest that succeeded. The nearest successful iterate
+    of all is kept. Nothing is random: `keys` are ignored.
     """
     clean = images.detach()
     result, _ = _at_clean(model, clean, labels)
@@ -87,7 +87,7 @@ def _cw_at_constant(
     model: nn.Module, clean: Tensor, labels: Tensor, constants: Tensor, settings: CarliniWagner
 ) -> MinimumNorm:
     """The nearest successful iterate for each image's constant."""
-    # atanh is infinite at black and white; this far inside it is 7.3, and Adam moves it back.
+    # atanh is infinite at black and white; this far inside it is 7.3, and Adam can move it.
     variable = torch.atanh((2 * clean - 1) * (1 - 1e-6)).requires_grad_()
     optimiser = torch.optim.Adam([variable], settings.learning_rate)
     nearest, found = clean, torch.zeros_like(labels, dtype=torch.bool)
@@ -122,8 +122,8 @@ def deepfool_l2(
     """DeepFool in L2 (Moosavi-Dezfooli et al. 2016) among the most likely classes.
 
     Every step linearises the boundaries to the candidates, which are chosen at the clean image,
-    and moves on to the nearest. An image leaves the batch when it is misclassified. One backward
-    pass a candidate and step, whatever the number of classes. Nothing is random: `keys` are
+    and moves on to the nearest. An image leaves the batch when it is misclassified. A step takes
+    one backward pass per candidate, whatever the number of classes. Nothing is random: `keys` are
     ignored.
     """
     clean = images.detach()

@@ -1,4 +1,4 @@
-"""Settings applied to (model, images, labels): the one place that knows which function is whose."""
+"""Settings applied to (model, images, labels): the one place that maps them to functions."""
 
 import warnings
 from collections.abc import Callable
@@ -43,7 +43,7 @@ def perform(
 ) -> Attacked:
     """Run an attack; the caller has put the model into eval mode and chosen the precision.
 
-    `slack` says how clearly an image must fool before the search leaves it (`losses.fools`).
+    `slack` is the margin by which an image must fool before the search drops it (`losses.fools`).
     """
     match settings:
         case GradientAttack():
@@ -84,12 +84,12 @@ def _gradient(
 
 @cache
 def _loaded(settings: OwnAttack) -> Callable[..., Any]:
-    """Somebody's function, loaded once; its source's digest is part of the settings."""
+    """A user's own attack, loaded once; its source's digest is part of the settings."""
     return load_function(settings.target)
 
 
 def _own(model: nn.Module, images: Tensor, labels: Tensor, settings: OwnAttack) -> Attacked:
-    """Somebody's own attack; what it costs is counted by the model's calls."""
+    """Run a user's own attack; its cost is counted by the model's calls."""
     passed = 0
 
     def count(module: nn.Module, inputs: tuple[Tensor, ...], output: Tensor) -> None:
@@ -99,7 +99,7 @@ def _own(model: nn.Module, images: Tensor, labels: Tensor, settings: OwnAttack) 
     hook = model.register_forward_hook(count)
     try:
         tried = _loaded(settings)(model, images.clone(), labels.clone(), settings.epsilon)
-    except Exception as error:  # whatever somebody's own attack raises
+    except Exception as error:  # a user's own attack may raise anything
         reason = (str(error).splitlines() or [""])[0]
         raise UserError(f"{settings.target} failed: {type(error).__name__} {reason}") from None
     finally:

@@ -16,7 +16,7 @@ class APGD(Settings):
 
     epsilon: Fraction = Field(8 / 255, description="L-inf budget")
     steps: Positive = Field(100, description="gradient steps from one start")
-    restarts: Positive = Field(1, description="random starts, for every target where there are")
+    restarts: Positive = Field(1, description="random starts, for each target if there are any")
     loss: Literal["cross-entropy", "dlr", "dlr-targeted", "margin"] = Field(
         "cross-entropy", description="what the search increases; dlr-targeted takes target classes"
     )
@@ -59,7 +59,7 @@ class CarliniWagner(Settings):
 
     constant: Annotated[float, Field(gt=0)] = Field(
         100.0,
-        description="weight of the margin against the squared distance; first one if searched",
+        description="weight of the margin against the squared distance; the first if searched",
     )
     confidence: Annotated[float, Field(ge=0)] = Field(
         0.0, description="by how much a wrong logit must exceed the true one"
@@ -91,7 +91,7 @@ class SPSA(Settings):
     epsilon: Fraction = Field(8 / 255, description="L-inf budget")
     steps: Positive = Field(100, description="Adam steps")
     samples: Annotated[int, Field(ge=2, multiple_of=2)] = Field(
-        128, description="images tried for one estimate, in pairs on either side"
+        128, description="images per gradient estimate, in pairs on either side of the iterate"
     )
     probe_size: Fraction = Field(
         0.01, description="how far from the iterate a sample lies, the paper's delta"
@@ -100,11 +100,11 @@ class SPSA(Settings):
 
 
 class OwnAttack(Settings):
-    """Somebody's own attack: `file.py:function`, (model, images, labels, epsilon) -> images."""
+    """A user's own attack: `file.py:function`, (model, images, labels, epsilon) -> images."""
 
     epsilon: Fraction = Field(8 / 255, description="L-inf budget")
     target: str = Field(description="file.py:function or package.module:function")
-    digest: str = Field("", description="of its source, so that an edited attack is run anew")
+    digest: str = Field("", description="of its source, so that an edited attack is run again")
 
 
 AttackSettings = GradientAttack | APGD | Square | FAB | SPSA | CarliniWagner | DeepFool | OwnAttack

@@ -23,7 +23,7 @@ def spsa(
 ) -> Attacked:
     """Attack `images` inside the ball by Adam on estimated gradients.
 
-    An image leaves the batch as soon as an iterate fools. `keys` decide the signs image by image.
+    An image leaves the batch as soon as an iterate fools. `keys` determine each image's signs.
     """
     current = clean = images.detach()
     if keys is None:

@@ -18,12 +18,12 @@ from bilateral.randomness import derive, fresh_keys, integers, uniform
 HALVINGS = (10, 50, 200, 500, 1000, 2000, 4000, 6000, 8000)
 """The queries, out of ten thousand, after which the squares' share of the pixels halves."""
 LOOK = {"cuda": 10}
-"""After how many queries the host looks which images are broken, by device; elsewhere after each.
+"""After how many queries the host checks which images are broken, by device; elsewhere after each.
 
-A GPU has to be waited for. Until then a broken image is queried in vain; nothing else changes.
+The check waits for the GPU. Until then a broken image is queried in vain; nothing else changes.
 """
 DRAWN = 50
-"""For how many queries squares are drawn at once."""
+"""The number of queries whose squares are drawn at once."""
 _START = 400  # the first of the numbers from which searches derive their keys
 
 
@@ -38,8 +38,8 @@ def square(
     """Attack `images` inside the ball of `settings.epsilon`.
 
     An image leaves the batch once a query fools the model (see `LOOK`), and that query is returned;
-    of a survivor it is the one of largest margin. `keys` decide stripes, places and signs image by
-    image. The caller puts the model into eval mode and chooses the precision by autocast.
+    for a survivor it is the one of largest margin. `keys` determine each image's stripes, places
+    and signs. The caller puts the model into eval mode and chooses the precision by autocast.
     """
     clean = images.detach()
     if keys is None:
@@ -120,10 +120,10 @@ def _stripes(low: Tensor, high: Tensor, keys: Tensor) -> Tensor:
 
 @dataclass(frozen=True)
 class _Squares:
-    """Masks of the next queries' squares, query by query and image by image.
+    """Masks of the next queries' squares, by query and by image.
 
     The rows and the columns of a square, the channels that it sets to the ball's upper end, and
-    the one channel to set otherwise if that would change nothing.
+    the one channel that is set to its other end if that would change nothing.
     """
 
     rows: Tensor
@@ -132,13 +132,13 @@ class _Squares:
     turned: Tensor
 
     def keep(self, images: Tensor) -> "_Squares":
-        """Those of some images."""
+        """The squares of some images."""
         masks = (self.rows, self.columns, self.raised, self.turned)
         return _Squares(*(mask[:, images] for mask in masks))
 
 
 def _draw(first: int, settings: Square, clean: Tensor, keys: Tensor) -> _Squares:
-    """The squares of the queries from `first` on, drawn at once: few launches on a GPU."""
+    """The squares of the queries from `first` on, drawn at once for fewer launches on a GPU."""
     channels, height, width = clean.shape[1:]
     queries = range(first, first + DRAWN)
     sides = [side_length(query, settings, height, width) for query in queries]
@@ -146,7 +146,7 @@ def _draw(first: int, settings: Square, clean: Tensor, keys: Tensor) -> _Squares
     draws = uniform(derive(keys, first), (DRAWN, 3 + channels)).transpose(0, 1)
 
     def span(draw: Tensor, size: int) -> Tensor:
-        """`side` places in a row out of `size`."""
+        """`side` consecutive places out of `size`."""
         start = (draw * (size - side + 1)).long()
         place = torch.arange(size, device=clean.device)
         return (place >= start) & (place < start + side)
@@ -161,7 +161,7 @@ def _draw(first: int, settings: Square, clean: Tensor, keys: Tensor) -> _Squares
 
 
 def _propose(current: Tensor, low: Tensor, high: Tensor, squares: _Squares, query: int) -> Tensor:
-    """The current images with a square each set to one end of the ball a channel.
+    """The current images, in each a square set to one end of the ball per channel.
 
     Where that would change nothing, one random channel is set to its other end, so that no query
     is spent on an image already known.

@@ -1,8 +1,8 @@
 """The attacks that users can name, as settings; no torch.
 
-`pgd20-cw` is the pattern `pgdK` with K = 20 and the suffix `-cw`; suffixes combine. `-last` behind
-an attack by gradients is the paper's protocol: only the last iterate counts. An ensemble has
-several members: each goes on with the images that the ones before it could not break.
+`pgd20-cw` is the pattern `pgdK` with K = 20 and the suffix `-cw`; suffixes combine. `-last` after
+a gradient attack is the paper's protocol: only the last iterate counts. An ensemble has several
+members: each attacks the images that the ones before it did not break.
 """
 
 import re
@@ -40,7 +40,7 @@ class AttackEntry:
 
 @dataclass(frozen=True)
 class Ensemble:
-    """Attacks one after another, by their names in `ATTACKS`."""
+    """Attacks run one after another, by their names in `ATTACKS`."""
 
     summary: str
     members: tuple[str, ...]
@@ -149,7 +149,7 @@ ENSEMBLES: dict[str, Ensemble] = {
 PATTERN = "pgdK[-cw][-rd][-nors][-stepS][-xN][-last]"
 PATTERN_SUMMARY = (
     "any K; -cw: margin loss, -rd: random target, -nors: no random start, -stepS: steps of S/255, "
-    "-xN: from N random starts, -last: only the last iterate counts (also behind fgsm, mc, ll, "
+    "-xN: from N random starts, -last: only the last iterate counts (also after fgsm, mc, ll, "
     "their -rs, and mi-fgsm)"
 )
 
@@ -166,7 +166,7 @@ def attack_named(name: str, epsilon: float) -> AttackSettings:
         return settings
     if isinstance(settings, GradientAttack):
         if settings.restarts > 1:
-            raise UserError(f"attack {name}: -last is of one run, -xN of N: they do not combine")
+            raise UserError(f"attack {name}: -last is for one start and does not combine with -xN")
         return settings.with_fields(iterate="last")
     raise unknown("attack", name, [*ATTACKS, *ENSEMBLES, PATTERN])
 
@@ -178,10 +178,10 @@ def _tested_throughout(name: str, epsilon: float) -> AttackSettings | None:
     if match := _PGD.fullmatch(name):
         suffixes = tuple(match[2].split("-")[1:])
         if "nors" in suffixes and any(suffix.startswith("x") for suffix in suffixes):
-            raise UserError(f"attack {name}: -xN are random starts, and -nors has none")
+            raise UserError(f"attack {name}: -xN asks for random starts, -nors for none")
         try:
             return _pgd(int(match[1]), suffixes)(epsilon)
-        except ValidationError:  # the one setting that a name holds as a number
+        except ValidationError:  # of the numbers in a name, only S can be invalid
             raise UserError(
                 f"attack {name}: -stepS is a step of S/255, S above 0 and at most 255"
             ) from None
@@ -189,13 +189,13 @@ def _tested_throughout(name: str, epsilon: float) -> AttackSettings | None:
 
 
 def attack_members(name: str, epsilon: float) -> Members:
-    """The settings of an attack's members: itself, or an ensemble's."""
+    """The settings of an ensemble's members; a single attack is its own member."""
     names = ENSEMBLES[name].members if name in ENSEMBLES else (name,)
     return {member: attack_named(member, epsilon) for member in names}
 
 
 def attack_names(text: str) -> list[str]:
-    """The names in a comma-separated list, each known and none twice."""
+    """The names in a comma-separated list, without repeats; an unknown one is refused."""
     names = [name.strip() for name in text.split(",") if name.strip()]
     if not names:
         raise UserError("no attack named: --attacks takes a list such as fgsm,pgd20")

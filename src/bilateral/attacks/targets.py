@@ -14,7 +14,7 @@ from bilateral.randomness import derive, integers
 def choose_targets(
     kind: Target, logits: Tensor, labels: Tensor, keys: Tensor, model: nn.Module
 ) -> Tensor | None:
-    """The target class of each image; none for an untargeted attack.
+    """The target class of each image; None for an untargeted attack.
 
     `nearest` is the wrong class whose decision boundary in the last layer is closest (the
     authors' MOSA); it needs a model whose logits come from a linear layer.

@@ -1,8 +1,8 @@
-"""What is known of attacks on a model before one is run: flags that earlier evaluations left.
+"""Flags that earlier evaluations of a model stored, reused before an attack is run again.
 
-An attack's file holds a flag for every image by its number, so an interrupted evaluation goes on,
-a larger one starts from what a smaller one found, and an ensemble from what its members did. What
-is of other weights, code or images is put aside, and found when those are evaluated again.
+An attack's file holds a flag per image, by number, so that an interrupted evaluation resumes, a
+larger one starts from what a smaller one found, and an ensemble from the flags of its members.
+Files of other weights, code or images are put aside, and reused when those are evaluated again.
 """
 
 import hashlib
@@ -23,31 +23,31 @@ from bilateral.runs import RunFolder
 from bilateral.tables import percent
 
 SAME = ("weights_digest", "code_digest", "data", "data_digest")
-"""What must agree before flags are used again; the precision too where one was asked for."""
+"""Fields that must match before flags are reused; so must the precision if one was requested."""
 BEFORE = "before"
-"""The folder beside an attack's file for those of other weights, code or images."""
+"""The folder next to an attack's file that keeps files of other weights, code or images."""
 
 
 class AttackFiles:
-    """The files of a folder that are of one model on one data set at one budget.
+    """A folder's attack files of one model on one data set at one budget.
 
-    `common` is what all of them say of these.
+    `common` holds the fields that they share.
     """
 
     def __init__(self, folder: RunFolder, common: dict[str, Any]) -> None:
         self.folder, self.common = folder, common
 
     def path(self, name: str) -> Path:
-        """Where an attack's flags lie."""
+        """The path of an attack's file."""
         return self.folder.attack(name, self.common["epsilon_text"])
 
     def known(
         self, name: str, numbers: np.ndarray, any_precision: bool, from_others: bool = True
     ) -> AttackFile:
-        """What is on disk of an attack on these weights, and what other attacks' files add.
+        """The stored flags of an attack on these weights, completed from other attacks' files.
 
-        Of those they add what they know of the images with these `numbers`. Whatever the
-        precision of its search, a flag was confirmed in float32.
+        Other files add flags only for the images with these `numbers`. Whatever the precision of
+        the search, every flag was confirmed in float32.
         """
         members = attack_members(name, self.common["epsilon"])
         settings = {member: value.model_dump(mode="json") for member, value in members.items()}
@@ -70,9 +70,9 @@ class AttackFiles:
         return file
 
     def found_before(self, name: str, numbers: np.ndarray) -> Iterator[AttackFile]:
-        """What earlier calls found on this model, by an attack that may be another one now.
+        """What earlier calls found on this model with an attack that may have changed since.
 
-        What it broke stays broken, also when somebody's own attack was changed or is gone.
+        An image that it broke stays broken, even if a user's own attack was edited or removed.
         """
         if stored := self._stored(self.path(name), any_precision=True):
             stored.compile()
@@ -81,7 +81,7 @@ class AttackFiles:
             yield self.known(name, numbers, any_precision=True)
 
     def put_aside(self, name: str) -> None:
-        """Make room for this model's flags where those of another one lie."""
+        """Move an attack's file away if it is of another model, to make room for this one's."""
         path = self.path(name)
         if path.exists() and not self._of_this(path):
             digest = hashlib.sha256(path.read_bytes()).hexdigest()
@@ -89,7 +89,7 @@ class AttackFiles:
             path.replace(path.parent / BEFORE / f"{path.stem}.{digest[:12]}.json")
 
     def _stored(self, path: Path, any_precision: bool) -> AttackFile | None:
-        """What an earlier evaluation left, if it is of the same weights and data."""
+        """The stored file of the same weights and data with the most images, if there is one."""
         asides = sorted(path.parent.glob(f"{BEFORE}/{path.stem}.*.json"))
         files = [file for one in (path, *asides) if (file := self._of_this(one))]
         alike = [file for file in files if any_precision or file.search == self.common["search"]]
@@ -103,14 +103,14 @@ class AttackFiles:
 
 
 def evaluations(folder: RunFolder) -> EvaluationFile:
-    """What was evaluated in a folder before."""
+    """The earlier evaluations in a folder."""
     if not folder.evaluation.exists():
         return EvaluationFile(schema=1)
     return read_record(folder.evaluation, EvaluationFile, "; remove it")
 
 
 def same_settings(stored: dict[str, Any] | None, settings: AttackSettings) -> bool:
-    """Whether an attack was run as it is now; what older versions did not know has its default."""
+    """Whether an attack was run with these settings; fields that older files lack have defaults."""
     try:
         return type(settings).model_validate(stored) == settings
     except ValidationError:
@@ -120,9 +120,10 @@ def same_settings(stored: dict[str, Any] | None, settings: AttackSettings) -> bo
 def _take_over(
     file: AttackFile, known: AttackFile, members: Members, wanted: Container[int]
 ) -> None:
-    """Copy the flags of a member that another attack has in common, with its share of the cost.
+    """Copy the flags of members that another attack has too, with their share of the cost.
 
-    Of wanted images alone: of others an ensemble would know what is broken and not what holds.
+    Only for wanted images: of others an ensemble would learn which are broken, not which are
+    robust.
     """
     for name, flags in file.members.items():
         if not same_settings(known.settings.get(name), members[name]):
@@ -146,12 +147,12 @@ def _take_over(
 
 
 def measured(one: Evaluation | AttackFile) -> tuple[str, str, str]:
-    """Which model and which images figures are of."""
+    """Which model and which images a result is of."""
     return one.weights_digest, one.code_digest, one.data_digest
 
 
 def broken_before(result: Evaluation, folder: RunFolder, numbers: Sequence[int]) -> list[str]:
-    """What attacks of earlier evaluations broke of the images that hold in this one."""
+    """A warning if attacks of earlier evaluations broke images that are robust in this one."""
     known = {}
     for path in (folder.path / "attacks").glob(f"*@{result.epsilon_text.replace('/', '-')}.json"):
         with suppress(UserError):
@@ -166,6 +167,6 @@ def broken_before(result: Evaluation, folder: RunFolder, numbers: Sequence[int])
         return []
     left = len(hold.difference(*by.values())) / len(numbers)
     return [
-        f"{', '.join(names)} broke more of these images before: with what is known the worst case "
-        f"is {percent(left)} %, not {percent(result.worst_case_accuracy)} %"
+        f"{', '.join(names)} broke more of these images in earlier evaluations: with those counted "
+        f"the worst case is {percent(left)} %, not {percent(result.worst_case_accuracy)} %"
     ]

@@ -1,4 +1,4 @@
-"""How fast attacks run here, beside the peers' on the same images and model."""
+"""How fast attacks run here, compared with the peers' on the same images and model."""
 
 import time
 from collections.abc import Callable
@@ -24,7 +24,7 @@ MINIMUM_NORM = ("cw-l2", "cw-l2-fine", "deepfool-l2")
 
 
 class OurResult(NamedTuple):
-    """Which images our attack left right, its time, and distances where it seeks the smallest."""
+    """Which images survived our attack, its time, and the distances of a minimum-norm attack."""
 
     robust: torch.Tensor
     seconds: float
@@ -32,7 +32,7 @@ class OurResult(NamedTuple):
 
 
 def ours(campaign: Campaign, name: str) -> OurResult:
-    """Our attack on the campaign's images, timed, nothing read from or written to disk."""
+    """Time our attack on the campaign's images, without reading or writing flags."""
     numbers = campaign.chosen()
     left, distances = numbers, []
     synchronise(campaign.device)
@@ -65,10 +65,10 @@ def bench_evaluate(
     compile: bool = False,
     note: Note = lambda _: None,
 ) -> dict[str, Any]:
-    """Ours and the peer's time and accuracy for each attack; the peer at its best batch size.
+    """Our and the peer's time and accuracy for each attack; the peer's at its best batch size.
 
-    Ours is run once on a few images first, which is where a compiled search is compiled; that
-    time is told apart.
+    Our search first warms up on a few images, which is when a compiled search is compiled; that
+    time is reported separately.
     """
     require_peers({"pyautoattack" if name in ENSEMBLES else "foolbox" for name in attacks})
     campaign = Campaign(target, epsilon, images, device, batch_size, precision, compile)
@@ -108,7 +108,7 @@ def bench_evaluate(
             "batch_size": campaign.batch_size,
             "peer": "pyautoattack" if name in ENSEMBLES else "foolbox",
             "peer_seconds": best.seconds,
-            # A smallest perturbation has no budget on the peer's side: distances are compared.
+            # The peer's minimum-norm attacks have no budget: distances are compared.
             "peer_accuracy": (None if name in MINIMUM_NORM else float(best.robust.float().mean())),
             "peer_batch_size": best.batch_size,
             "peer_seconds_by_batch_size": {str(r.batch_size): r.seconds for r in results},
@@ -132,7 +132,7 @@ def bench_evaluate(
 
 
 def _said(result: OurResult | PeerResult) -> str:
-    """What both sides measure: the accuracy, or where no budget is theirs the mean length."""
+    """What both sides measure: accuracy, or the mean distance for attacks without a budget."""
     if result.distances is None:
         return f"{100 * float(result.robust.float().mean()):.1f} %"
     found = result.distances[result.distances.isfinite() & (result.distances > 0)]
@@ -140,7 +140,7 @@ def _said(result: OurResult | PeerResult) -> str:
 
 
 def _warm_up(campaign: Campaign, name: str) -> None:
-    """A few rounds of an attack on two sizes of batch."""
+    """A few steps of an attack at two batch sizes."""
     fewer = {"steps": 2, "queries": 3, "targets": 1}
     settings = attack_named(name, campaign.epsilon)
     known = settings.model_dump()

@@ -2,7 +2,7 @@
 
 For one image at a time the last linear layer is replaced by a two-class one: noise well inside the
 ball is the first class, one known corner of the ball the second. An adversarial example is then
-known to exist; an attack that does not find it says nothing by failing on the model itself.
+known to exist; if an attack misses it, its failure on the model itself proves nothing.
 """
 
 from collections.abc import Callable, Iterator
@@ -39,15 +39,15 @@ class BinarizationResult(NamedTuple):
 
 
 class TwoClasses(nn.Module):
-    """A model whose last linear layer answers for two classes, weighing the same features."""
+    """A model whose last linear layer is replaced by a two-class one on the same features."""
 
     def __init__(self, model: nn.Module, layer: nn.Linear, weight: Tensor, bias: Tensor) -> None:
         super().__init__()
         self.model, self.weight, self.bias = model, weight, bias
-        self._layer = [layer]  # in a list: it is a part of the model already
+        self._layer = [layer]  # in a list, so that it is not registered twice
 
     def forward(self, images: Tensor) -> Tensor:
-        """The model's outputs, with whatever it does after its last linear layer."""
+        """The two-class outputs, after whatever follows the model's last linear layer."""
 
         def replaced(module: nn.Module, inputs: tuple[Tensor, ...], output: Tensor) -> Tensor:
             score = inputs[0].to(self.weight.dtype) @ self.weight + self.bias
@@ -70,7 +70,7 @@ def binarization_test(
     """Plant an example in the ball of each image and see whether the attack finds it.
 
     `samples` points of noise make the first class, and as many random corners are the baseline.
-    Images whose corner cannot be told from the noise are left out of the count.
+    Images whose corner cannot be separated from the noise are not counted.
     """
     found = guessed = planted = 0
     with untouched(model), exact_float32():
@@ -96,7 +96,7 @@ def binarization_test(
 def _plant(
     model: nn.Module, layer: nn.Linear, clean: Tensor, epsilon: float, key: Tensor, samples: int
 ) -> TwoClasses | None:
-    """The two-class model of one image; none where its corner is no outlier.
+    """The two-class model for one image; None if its corner is not an outlier.
 
     Fisher's discriminant separates the corner from the noise. The logits are scaled so that the
     clean image is as far from the boundary as it was in the model itself.

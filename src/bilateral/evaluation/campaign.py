@@ -1,6 +1,7 @@
-"""The evaluation of a target: attack by attack and batch by batch, each kept as it is done.
+"""The evaluation of a target, attack by attack and batch by batch, saved after every batch.
 
-Of several processes each attacks its share of every batch; all know all flags, the first writes.
+With several processes, each attacks its share of every batch; all of them hold all flags, and the
+first one writes.
 """
 
 from collections.abc import Callable, Iterator, Sequence
@@ -46,14 +47,14 @@ from bilateral.tables import percent
 from bilateral.weights import weights_digest
 
 Shown = Callable[[str, int, int, float], None]
-"""Progress: the attack, images done, images in all, robust accuracy so far."""
+"""Progress: the attack, images done, images in total, robust accuracy so far."""
 
 PATIENCE_SECONDS = 20.0
-"""An attack on a batch may take minutes; Slurm gives a job that it stops half of one (KillWait)."""
+"""An attack on a batch may take minutes, but Slurm gives a job 30 s to stop (KillWait)."""
 
 
 class Campaign:
-    """One call of `evaluate`: the images chosen, and what is known of them so far."""
+    """One call of `evaluate`: the chosen images, and what is known about them so far."""
 
     def __init__(
         self,
@@ -91,7 +92,7 @@ class Campaign:
         self.files = AttackFiles(target.folder, self.common)
 
     def chosen(self) -> Tensor:
-        """The numbers of the images, on the device."""
+        """The numbers of the chosen images, on the device."""
         return torch.from_numpy(self.numbers).to(self.device)
 
     def images_of(self, numbers: Tensor) -> Tensor:
@@ -99,9 +100,9 @@ class Campaign:
         return self.images.floats(numbers)
 
     def batches(self, numbers: np.ndarray) -> Iterator[Tensor]:
-        """This process's share of batch after batch, on the device, of which the last may be empty.
+        """This process's share of each batch, on the device; that of the last may be empty.
 
-        The next one is decoded meanwhile.
+        The next share is decoded in the background.
         """
         rank, world = self.processes.rank, self.processes.world
         size = self.batch_size * world
@@ -115,7 +116,7 @@ class Campaign:
             yield part
 
     def attack(self, numbers: Tensor, settings: AttackSettings) -> Flags:
-        """One attack on these images at once."""
+        """Attack these images as one batch."""
         return robust_flags(
             self.target.model,
             self.images_of(numbers),
@@ -129,10 +130,10 @@ class Campaign:
     def attack_shared(
         self, part: Tensor, settings: AttackSettings, wanted: Callable[[Tensor], Tensor]
     ) -> tuple[Tensor, Flags, Tensor]:
-        """One attack on a batch: its numbers, its flags, and the numbers of the images in them.
+        """Attack a batch; its image numbers, its flags, and the numbers of the flags' images.
 
-        Of several processes each attacks its share; only images at the places that are `wanted`
-        of a share travel between them.
+        With several processes each attacks its share, and they exchange only the images at the
+        places of a share that `wanted` selects.
         """
         shares: list[tuple[Tensor, Flags, Tensor]] = []
         if len(part):
@@ -154,7 +155,7 @@ class Campaign:
         return torch.cat([numbers for numbers, _, _ in shares]), flags, shown
 
     def clean_predictions(self) -> list[int]:
-        """The classes seen on the chosen images without an attack."""
+        """The classes predicted for the chosen images without an attack."""
         clean: dict[int, int] = {}
         for part in self.batches(self.numbers):
             own: list[int] = []
@@ -172,9 +173,9 @@ class Campaign:
         gallery: Gallery,
         adversarial: AdversarialImages | None,
     ) -> AttackFile:
-        """Attack what is missing, writing flags after every batch."""
-        # All processes must know the same; the first may be writing while another reads.
-        # What another attack found is of no use where the image itself is to be kept.
+        """Attack the images that lack a flag, writing flags after every batch."""
+        # All processes must start from the same flags: one reading for itself might already see
+        # what the first has written. Other attacks' flags are no use if images are to be saved.
         known_by_first = None
         if self.processes.first:
             known_by_first = self.files.known(
@@ -187,14 +188,14 @@ class Campaign:
         gallery.begin(name, file.members)
 
         def wanted(numbers: Tensor) -> Tensor:
-            """Which images of a share are to be kept: all for a reviewer, else the gallery's."""
+            """Which images of a share to keep: all if they are to be saved, else the gallery's."""
             everything = torch.arange(len(numbers))
             return everything if adversarial is not None else gallery.wanted(numbers)
 
         for member, settings in attack_members(name, self.epsilon).items():
             flags = file.members[member]
             known = dict(zip(flags.images, flags.robust, strict=True))
-            if adversarial is not None:  # an image whose perturbation was not kept is done again
+            if adversarial is not None:  # images that were not saved are attacked again
                 to_show = set(left.tolist())
                 known = {
                     number: flag
@@ -202,8 +203,8 @@ class Campaign:
                     if number not in to_show or adversarial.shows(number, flag, member)
                 }
                 flags.keep(known)
-            # The gallery's come first, so that it is whole after the first batch, and stays so
-            # whenever the evaluation is interrupted.
+            # The gallery's images come first, so that it is complete after the first batch even
+            # if the evaluation is interrupted.
             todo = np.array(
                 sorted(
                     (number for number in left.tolist() if number not in known),
@@ -224,7 +225,7 @@ class Campaign:
                 if self.processes.first:
                     if adversarial is not None:
                         adversarial.write()
-                    gallery.write()  # before the flags: what has flags is not attacked again
+                    gallery.write()  # before the flags: images with flags are not attacked again
                     write_json(path, file.model_dump(by_alias=True))
                 robust_so_far = sum(flags.robust) / len(flags.robust) * len(left)
                 shown(
@@ -258,14 +259,14 @@ def evaluate_target(
     processes: Processes | None = None,
     warnings: Sequence[str] = (),
 ) -> Evaluation:
-    """Run what is missing of the named attacks and return this evaluation's entry.
+    """Run the named attacks on images that lack flags and return this evaluation's entry.
 
-    `warnings` are the guards', kept with the figures that they are about.
+    `warnings` are the guards', stored with the figures that they concern.
     """
     campaign = Campaign(target, epsilon, images, device, batch_size, precision, compile, processes)
     target.model.eval()
     clean = campaign.clean_predictions()
-    # Of several processes one that leaves alone would keep the others waiting.
+    # With several processes, one that quits on its own would keep the rest waiting.
     stop = StopRequest(PATIENCE_SECONDS if campaign.processes.world == 1 else None)
     summaries = {}
     with campaign.processes.writing_to(target.folder.path), stop.listening():
@@ -288,7 +289,7 @@ def _record(
     summaries: dict[str, AttackSummary],
     warnings: Sequence[str] = (),
 ) -> Evaluation:
-    """Write this call's entry; attacks of earlier calls stay in it and in its worst case."""
+    """Write this call's entry, whose attacks and worst case include those of earlier calls."""
     target, numbers = campaign.target, campaign.numbers.tolist()
     stored = evaluations(target.folder)
 
@@ -325,20 +326,20 @@ def _record(
 
 
 def _evened(labels: np.ndarray, numbers: np.ndarray) -> list[str]:
-    """That a subset has as many of each class while the whole has not."""
+    """A warning if a subset is balanced over the classes while the whole set is not."""
     of_all, of_chosen = (np.bincount(some, minlength=1) for some in (labels, labels[numbers]))
     share = of_all.max() / len(labels)
     if share - of_chosen[of_all.argmax()] / len(numbers) <= UNEVEN:
         return []
     return [
-        f"these {len(numbers):,} images are as many of each class as there are, but "
-        f"{percent(share)} % of all {len(labels):,} are of one: accuracy on all may lie outside "
-        "the interval"
+        f"these {len(numbers):,} images are drawn evenly from the classes, but {percent(share)} % "
+        f"of all {len(labels):,} are of one class: accuracy on all of them may lie outside the "
+        "interval"
     ]
 
 
 def joined_flags(shares: Sequence[Flags]) -> Flags:
-    """The shares of a batch that were attacked at the same time, as one."""
+    """The flags of a batch, joined from its shares, which were attacked at the same time."""
     distances = [share.distances for share in shares if share.distances is not None]
     return Flags(
         robust=torch.cat([share.robust for share in shares]),

@@ -1,8 +1,8 @@
 """The checks that try to discredit a robustness number, with their limits; no torch.
 
-A reading past its limit makes the number suspect; past `masked`, where a check has one, the number
-overstates the model. A few images must not accuse a model: where a reading is a share of images,
-its one-sided 95 % lower bound must be past the limit.
+A reading past its limit makes the number suspect; past `masked`, if the check has one, the number
+overstates the model. To keep small samples from raising false alarms, a reading that is a share of
+images is raised only if its one-sided 95 % lower bound is past the limit.
 """
 
 import math
@@ -41,22 +41,22 @@ CHECKS: dict[str, Check] = {
         masked=0.05,
     ),
     "gradient-mismatch": Check(
-        "the slope along autograd's gradient disagrees with finite differences (median above 0.2, "
-        "0 is equal, 1 is one of them zero)",
+        "the slope along autograd's gradient disagrees with finite differences (median above 0.2; "
+        "0: equal, 1: one of them is zero)",
         "autograd's gradient is not the model's: quantised input, a staircase, or a fake gradient",
         limit=0.2,
     ),
     "gradient-alignment": Check(
         "the gradients at the image and at a random point of its ball have a mean cosine below "
         "0.3, and PGD leaves more than 5 % accuracy",
-        "the gradient at one point says little about the rest of the ball; attacks get lost",
+        "the gradient at one point says little about the rest of the ball; it misleads attacks",
         limit=0.3,
         below=True,
     ),
     "local-linearity": Check(
         "one step along the gradient's sign gains less than a tenth of what the gradient promises "
         "(median), and PGD leaves more than 5 % accuracy",
-        "the loss is rugged inside the ball: steps of the usual length miss what is there",
+        "the loss is rugged inside the ball: steps of the usual size miss its maxima",
         limit=0.1,
         below=True,
     ),
@@ -67,15 +67,14 @@ CHECKS: dict[str, Check] = {
     ),
     "isolated-images": Check(
         "the logits of more than 5 % of the images are off the line through those an eighth to "
-        "half a grey level beside them, by more than a twentieth of the usual gap of the two "
-        "largest",
-        "the model answers otherwise beside its test images, where attacks look: it recognises "
-        "them, or has an edge there (a threshold)",
+        "half a grey level away, by more than a twentieth of the usual gap between the two largest",
+        "the model answers differently right next to its test images, where attacks search: it "
+        "recognises them, or has a discontinuity there (a threshold)",
         limit=0.05,
         masked=0.05,
     ),
     "softmax-outputs": Check(
-        "outputs are not negative and sum to one for more than half of the images",
+        "outputs are non-negative and sum to one for more than half of the images",
         "the outputs are probabilities, not logits: the attacks' losses saturate on them",
         limit=0.5,
     ),
@@ -102,19 +101,19 @@ CHECKS: dict[str, Check] = {
     ),
     "one-step-stronger": Check(
         "FGSM accuracy is below PGD accuracy by more than 2 points (masked: 5)",
-        "several steps should find all that one finds: the gradient leads astray",
+        "several steps should find all that one finds: the gradient is misleading",
         limit=0.02,
         masked=0.05,
     ),
     "steps-not-monotone": Check(
-        "more PGD steps give an accuracy higher by more than 3 points (masked: 10)",
+        "more PGD steps raise the accuracy by more than 3 points (masked: 10)",
         "a longer search ends at a worse point: steps do not climb the loss",
         limit=0.03,
         masked=0.10,
     ),
     "restarts-help": Check(
-        "five PGD starts lower the accuracy of one by more than 5 points",
-        "what is found depends on the start: the surface has many local maxima",
+        "five PGD starts lower the accuracy by more than 5 points compared with one",
+        "the result depends on the start: the loss surface has many local maxima",
         limit=0.05,
     ),
     "noise-as-good": Check(
@@ -125,7 +124,7 @@ CHECKS: dict[str, Check] = {
     ),
     "large-budget": Check(
         "PGD accuracy stays above 2 % at budgets of 0.5 and 1 (masked: 10 %)",
-        "inside such a ball every image can be anything: the attack fails, not the ball",
+        "no model can be robust at such budgets: the attack has failed",
         limit=0.02,
         masked=0.10,
     ),
@@ -144,20 +143,20 @@ CHECKS: dict[str, Check] = {
     ),
     "black-box-stronger": Check(
         "Square breaks more than 1 % of the images after PGD and APGD failed on them (masked: 3 %)",
-        "a search without gradients sees more than those with: gradients are masked",
+        "a search without gradients finds more than those with gradients: gradients are masked",
         limit=0.01,
         masked=0.03,
     ),
     "transfer-stronger": Check(
         "images made on other models break more than 1 % of the images after PGD and APGD failed "
         "on them (masked: 3 %)",
-        "somebody else's gradient is better than the model's own: gradients are masked",
+        "another model's gradient works better than the model's own: gradients are masked",
         limit=0.01,
         masked=0.03,
     ),
     "binarization": Check(
         "APGD finds less than 90 % of the examples planted in the ball (masked: 50 %)",
-        "the attack fails where success is known to be possible, so its failing proves nothing",
+        "the attack fails where success is known to be possible, so its failure proves nothing",
         limit=0.9,
         masked=0.5,
         below=True,
@@ -173,9 +172,9 @@ def read(
     applies: bool = True,
     details: dict[str, Any] | None = None,
 ) -> Reading:
-    """A check's reading; it is not raised without a finite value or where it does not apply.
+    """A check's reading; not raised without a finite value or if the check does not apply.
 
-    `images` is given where the value is a share of so many images.
+    `images` is the sample size of a value that is a share of images.
     """
     check = CHECKS[name]
     value = value if value is not None and math.isfinite(value) else None

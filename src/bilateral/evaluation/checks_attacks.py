@@ -1,4 +1,4 @@
-"""Checks that compare attacks: a weaker one must not beat a stronger one, and all must bite."""
+"""Checks that compare attacks: a weaker one must not beat a stronger one, and all must work."""
 
 from collections.abc import Sequence
 from itertools import accumulate
@@ -22,16 +22,16 @@ from bilateral.runtime import exact_float32
 
 LARGE_BUDGETS = (0.5, 1.0)
 WIDEST, SPACES = 32 / 255, 8
-"""The budget that the curve reaches at least, and the spaces up to there."""
+"""The least budget to which the curve's even spacing extends, and the number of spaces."""
 FEWEST_BROKEN = 0.02
-"""With fewer images broken than this share, shares of them are too coarse to judge."""
+"""If a smaller share of the images is broken, ratios of broken images are too coarse to judge."""
 _NOISE, _BINARIZATION = 610, 640
 
 
 def one_step_readings(subject: Subject) -> list[Reading]:
-    """FGSM against the clean images and against PGD.
+    """FGSM compared with the clean images and with PGD.
 
-    Label leaking is read on all images: a leaking model puts even wrong ones right.
+    Label leaking is measured on all images: it can even correct those that are wrong when clean.
     """
     one_step = GradientAttack(
         epsilon=subject.epsilon, step_size=subject.epsilon, random_start=False, iterate="last"
@@ -64,7 +64,8 @@ def one_step_readings(subject: Subject) -> list[Reading]:
 def curves(subject: Subject) -> Curves:
     """PGD's accuracy against the budget, and at the last iterate against the steps.
 
-    Budgets are evenly spaced to four times the usual one or to 32/255, whichever is larger.
+    Budgets are evenly spaced up to four times epsilon or 32/255, whichever is larger, before
+    `LARGE_BUDGETS`.
     """
     spacing = max(4 * subject.epsilon, WIDEST) / SPACES
     spaced = {subject.epsilon, *(place * spacing for place in range(1, SPACES + 1))}
@@ -92,7 +93,7 @@ def curves(subject: Subject) -> Curves:
 
 
 def curve_readings(curves: Curves, images: int) -> list[Reading]:
-    """Whether accuracy falls with every step, and to zero with the budget."""
+    """Whether accuracy never rises with more steps, and falls to zero at large budgets."""
     lowest = accumulate((point.accuracy for point in curves.steps), min)
     rise = max(point.accuracy - low for point, low in zip(curves.steps, lowest, strict=True))
     large = {
@@ -105,7 +106,7 @@ def curve_readings(curves: Curves, images: int) -> list[Reading]:
 
 
 def search_readings(subject: Subject) -> list[Reading]:
-    """PGD against restarts, random noise, other losses, and APGD."""
+    """PGD compared with restarts, random noise, other losses, and APGD."""
     clean, pgd = share(subject.right), share(subject.pgd)
     again = subject.survivors(subject.pgd_settings(restarts=subject.effort.restarts))
     quiet = subject.right.clone()
@@ -140,7 +141,7 @@ def search_readings(subject: Subject) -> list[Reading]:
 
 
 def black_box_readings(subject: Subject, sources: Sequence[nn.Module]) -> list[Reading]:
-    """Whether Square, or images made on other models, break what white-box attacks left."""
+    """Whether Square, or images made on other models, break survivors of white-box attacks."""
     left = subject.white_box
     square = Square(epsilon=subject.epsilon, queries=subject.effort.queries)
     after = subject.survivors(square, left)
@@ -165,7 +166,7 @@ def black_box_readings(subject: Subject, sources: Sequence[nn.Module]) -> list[R
 
 
 def binarization_reading(subject: Subject) -> Reading:
-    """Whether APGD finds examples that are known to be there."""
+    """Whether APGD finds examples that are known to exist."""
 
     def attack(model: nn.Module, images: Tensor, labels: Tensor, epsilon: float) -> Tensor:
         settings = APGD(epsilon=epsilon, steps=subject.effort.apgd_steps, loss="margin")

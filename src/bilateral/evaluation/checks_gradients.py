@@ -20,9 +20,9 @@ from bilateral.evaluation.subject import Subject, share
 from bilateral.randomness import derive, random_signs
 
 PROBE = 1e-3
-"""Half the distance of finite differences: less than half a level of an 8-bit image."""
+"""Half the interval of finite differences: less than half a level of an 8-bit image."""
 CLAIM = 0.05
-"""Below this accuracy PGD already breaks the model, and a rugged surface hides nothing."""
+"""Below this accuracy PGD breaks the model anyway, so a rugged surface hides nothing."""
 _PROBE, _POINT, _SIDE = 600, 601, 602
 
 
@@ -127,7 +127,7 @@ def reliability(name: str, logits: Tensor, labels: Tensor, bins: int = 10) -> Re
 
 
 def loss_surface(subject: Subject, points: int = 11) -> Surface:
-    """Mean cross-entropy on a grid in the ball, along the gradient's sign and a random one."""
+    """Mean cross-entropy on a grid in the ball, along the gradient's sign and a random sign."""
     count = min(subject.effort.surface_images, len(subject.images))
     images, labels = subject.images[:count], subject.labels[:count]
     ahead = subject.gradients(subject.images, _cross_entropy)[:count].sign()
@@ -147,8 +147,8 @@ def loss_surface(subject: Subject, points: int = 11) -> Surface:
 def _mismatch(subject: Subject) -> float:
     """The median disagreement of autograd and finite differences along the gradient's sign.
 
-    The function is the gap of the two classes that lead at the image: it does not saturate. Pixels
-    at the ends of [0, 1] are moved inside first, where a model that clips is differentiable.
+    The function is the logit gap between the image's top two classes, as it does not saturate.
+    Pixels at the ends of [0, 1] are moved inside first, where a model that clips is differentiable.
     """
     images = subject.images.clamp(2 * PROBE, 1 - 2 * PROBE)
     leading = subject.logits(images).topk(2).indices

@@ -1,7 +1,7 @@
-"""Runs compared by what their folders hold: a paired test, and the spread over seeds; no torch.
+"""Runs compared by the flags in their folders: a paired test, and the spread over seeds; no torch.
 
-McNemar's test asks of two models on the same images whether those that only one of them holds
-are split evenly.
+McNemar's test asks whether the images on which only one of two models is robust are split evenly
+between the two.
 """
 
 import math
@@ -16,7 +16,7 @@ from bilateral.results import AttackFile, Comparison, PairedTest, RunLine, wilso
 from bilateral.runs import RunFolder, no_model, safe_name, said_of_weights
 
 STRONGEST = ("autoattack", "apgd")
-"""Ensembles: what they do not break no single attack is likely to."""
+"""Ensembles: a single attack is unlikely to break an image that they did not."""
 
 
 def mcnemar(only_first: int, only_second: int) -> float:
@@ -27,7 +27,7 @@ def mcnemar(only_first: int, only_second: int) -> float:
 
 
 def _large(only_first: int, only_second: int) -> float:
-    """The normal approximation with continuity correction, for a thousand and more."""
+    """The normal approximation with continuity correction, for a thousand images or more."""
     gap = max(abs(only_first - only_second) - 1, 0)
     return math.erfc(gap / math.sqrt(only_first + only_second) / math.sqrt(2))
 
@@ -46,7 +46,7 @@ def paired_test(first: Mapping[int, bool], second: Mapping[int, bool]) -> Paired
 
 
 def budgets_of(folder: RunFolder, attack: str) -> list[str]:
-    """The budgets at which a run has flags of an attack, as `8/255`."""
+    """The budgets, such as `8/255`, at which a run has flags of an attack."""
     return sorted(budget for name, budget in _known(folder) if name == safe_name(attack))
 
 
@@ -56,7 +56,7 @@ def attacks_of(folder: RunFolder) -> list[str]:
 
 
 def _known(folder: RunFolder) -> set[tuple[str, str]]:
-    """Attack and budget of all flags of a run, by the names of their files."""
+    """The attack and budget of every flag file of a run, from its name."""
     stems = (path.stem.rpartition("@") for path in _files(folder))
     return {(name, budget.replace("-", "/")) for name, _, budget in stems}
 
@@ -66,26 +66,26 @@ def _files(folder: RunFolder) -> list[Path]:
 
 
 def strongest_shared(runs: Sequence[str], epsilon_text: str | None = None) -> str | None:
-    """The strongest attack of which all runs have flags; none where they share none.
+    """The strongest attack of which all runs have flags; None if they share none.
 
-    AutoAttack before APGD, then by the images that it breaks in all runs together.
+    AutoAttack comes first, then APGD, then the attack that breaks most images over all runs.
     """
     folders = [RunFolder(Path(run)) for run in runs]
     shared = set.intersection(*map(_known, folders))
     budgets = sorted({budget for _, budget in shared} if epsilon_text is None else {epsilon_text})
-    if len(budgets) > 1:  # the larger budget would pass for the stronger attack
+    if len(budgets) > 1:  # a larger budget would pass for a stronger attack
         raise UserError(f"the runs have flags at {', '.join(budgets)}: give --epsilon")
     broken: dict[str, int] = {}
     for attack in sorted(name for name, budget in shared if budget in budgets):
         flags = [flags_of(folder, attack, budgets[0]).robust for folder in folders]
-        if all(flags):  # of an ensemble under way nothing is told
+        if all(flags):  # an unfinished ensemble may have no flags yet
             broken[attack] = sum(one.count(False) for one in flags)
     first = [attack for attack in STRONGEST if attack in broken]
     return first[0] if first else max(broken, key=broken.__getitem__, default=None)
 
 
 def flags_of(folder: RunFolder, attack: str, epsilon_text: str) -> AttackFile:
-    """What an evaluation left of an attack, if it is of the weights that are there now."""
+    """The stored flags of an attack, refused unless they are of the run's current weights."""
     path = folder.attack(attack, epsilon_text)
     flags = read_record(path, AttackFile)
     now = said_of_weights(folder.trained.weights).get("weights_digest", flags.weights_digest)
@@ -99,7 +99,7 @@ def flags_of(folder: RunFolder, attack: str, epsilon_text: str) -> AttackFile:
 
 
 def no_flags(runs: Sequence[str], run: str, attack: str, epsilon_text: str = "") -> UserError:
-    """That one of the runs has no flags of an attack, and what to do; other data are said first."""
+    """The error for runs on different data, or else for one without flags of an attack."""
     data = [_data_of(RunFolder(Path(one))) for one in runs]
     for other, names in zip(runs, data, strict=True):
         if names and data[0] and names.isdisjoint(data[0]):
@@ -109,7 +109,7 @@ def no_flags(runs: Sequence[str], run: str, attack: str, epsilon_text: str = "")
         return no_model(folder)
     has = f"it has {', '.join(sorted(f'{one} at {at}' for one, at in _known(folder)))}; "
     options = f"--attacks {attack}" + (f" --epsilon {epsilon_text}" if epsilon_text else "")
-    # Somebody's own model is not known by the folder of its results.
+    # The folder of its results does not say how to load a user's own model.
     command = f"run bilateral evaluate {run} {options} first"
     advice = command if folder.config.is_file() else f"evaluate that model with {options} first"
     return UserError(
@@ -119,7 +119,7 @@ def no_flags(runs: Sequence[str], run: str, attack: str, epsilon_text: str = "")
 
 
 def _data_of(folder: RunFolder) -> set[str]:
-    """What a run was evaluated on, or trained on where it has no flags; a damaged file is none."""
+    """What a run was evaluated on, or trained on if it has no flags; damaged files are skipped."""
     found: set[str] = set()
     for path in _files(folder):
         with suppress(UserError):
@@ -137,7 +137,7 @@ def _other_data(run: str, data: str, first: str, first_data: str) -> UserError:
 
 
 def _same_attack(one: AttackFile, other: AttackFile) -> bool:
-    """Whether settings agree; what an older version did not write down is not asked for."""
+    """Whether settings match, ignoring fields that an older version did not record."""
     if one.settings.keys() != other.settings.keys():
         return False
     pairs = [(one.settings[member], other.settings[member]) for member in one.settings]
@@ -145,7 +145,7 @@ def _same_attack(one: AttackFile, other: AttackFile) -> bool:
 
 
 def _refuse_one_model_twice(runs: Sequence[str], files: Sequence[AttackFile]) -> None:
-    """Refuse a copied run: it would pass for another seed, and the spread for one of 0.0."""
+    """Refuse a copied run: it would pass for another seed, and give a spread of 0.0."""
     first: dict[tuple[str, str], str] = {}
     for run, file in zip(runs, files, strict=True):
         other = first.setdefault((file.weights_digest, file.code_digest), run)

@@ -10,7 +10,7 @@ from bilateral.results import Record
 Severity = Literal["suspect", "masked"]
 Verdict = Literal["holds", "suspect", "masked"]
 FEW = 100
-"""Images below which a diagnosis that raised nothing is no acquittal."""
+"""On fewer images than this, a diagnosis that raises nothing does not clear a model."""
 
 
 class Effort(Settings):
@@ -31,15 +31,15 @@ class Effort(Settings):
 class Reading(Record):
     """One check: what was measured, the limit, and what it means to be past it.
 
-    `severity` is what the reading counts for if it is raised. Without a value the check could not
-    be made, and `details` says why.
+    `severity` is the weight of the reading if it is raised. Without a value the check could not be
+    made, and `details` says why.
     """
 
     name: str
     value: float | None
     limit: float
     raised: bool
-    unsure: bool = Field(False, description="past the limit, but not surely on so few images")
+    unsure: bool = Field(False, description="past the limit, but not significantly so")
     severity: Severity
     raised_if: str
     meaning: str
@@ -47,7 +47,7 @@ class Reading(Record):
 
 
 class Spread(Record):
-    """The smallest, mean and largest gradient of some images; none where there is no image."""
+    """The smallest, mean and largest gradient of some images; None if there are no images."""
 
     images: int
     min: float | None
@@ -66,7 +66,7 @@ class GradientMagnitude(Record):
 
 
 class Histogram(Record):
-    """Counts between rising edges; there is one edge more than counts."""
+    """Counts between rising edges; there is one more edge than counts."""
 
     name: str
     edges: list[float]
@@ -74,10 +74,10 @@ class Histogram(Record):
 
 
 class Reliability(Record):
-    """Whether confidence is deserved: images by the model's confidence in the class it sees.
+    """Calibration: images binned by the model's confidence in the class it predicts.
 
-    Bins lie between rising edges, each with its upper edge; one without images has no means. The
-    error is the mean distance of confidence and accuracy, bins weighted by their images.
+    Bins lie between rising edges and include the upper one; empty bins have no means. The error is
+    the mean distance between confidence and accuracy, bins weighted by their numbers of images.
     """
 
     name: str = Field(description="clean, or the attack whose images these are")
@@ -107,7 +107,7 @@ class EpsilonPoint(Record):
 
 
 class StepsPoint(Record):
-    """The accuracy at PGD's last iterate after so many steps."""
+    """The accuracy at PGD's last iterate after this many steps."""
 
     steps: int
     accuracy: float
@@ -153,7 +153,7 @@ class Diagnosis(Record):
 def judge(readings: list[Reading]) -> tuple[Verdict, list[str]]:
     """`masked` if a reading of that severity is raised, `suspect` if only others are, with reasons.
 
-    The gravest reasons come first.
+    The most severe reasons come first.
     """
     raised = [reading for reading in readings if reading.raised]
     raised.sort(key=lambda reading: reading.severity != "masked")

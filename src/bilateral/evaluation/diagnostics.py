@@ -1,4 +1,4 @@
-"""`bilateral diagnose`: is a robustness number to be believed?
+"""`bilateral diagnose`: can a robustness number be believed?
 
 Runs every check, draws the gradient tables, loss surface and curves, and gives a verdict.
 """
@@ -34,7 +34,7 @@ from bilateral.runtime import versions
 from bilateral.weights import weights_digest
 
 Shown = Callable[[str, int, int], None]
-"""Progress: what is being looked at, stages done, stages in all."""
+"""Progress: the current stage, stages done, stages in total."""
 STAGES = ("outputs", "gradients", "one step", "curves", "searches", "black box", "binarization")
 
 

@@ -1,4 +1,4 @@
-"""`gallery.npz`: a few images of every attack before and after, for the page."""
+"""`gallery.npz`: a few images before and after every attack, for the report's page."""
 
 from typing import Any, NamedTuple
 
@@ -19,7 +19,7 @@ GALLERY_IMAGES = 24
 
 
 class Example(NamedTuple):
-    """An image before and after an attack, and the member of it that had the last word."""
+    """An image before and after an attack, and the attack's member that made the latter."""
 
     clean: np.ndarray
     adversarial: np.ndarray
@@ -27,10 +27,10 @@ class Example(NamedTuple):
 
 
 class Gallery:
-    """A few images of each attack before and after, with what the model makes of them.
+    """A few images before and after each attack, with the model's confidences.
 
     `numbers` are the same for every attack, however many images are evaluated: a class-balanced
-    subset of all. The file is of one model on one data set; another's takes its place.
+    subset of all. The file is of one model on one data set; that of another model replaces it.
     """
 
     def __init__(self, target: Target, about: dict[str, Any]) -> None:
@@ -50,12 +50,12 @@ class Gallery:
         shape = tuple(target.split.pixels.shape[1:])
         for attack in self._attacks():
             if not self._is_whole(attack, (shape[2], *shape[:2])):
-                raise UserError(f"{path} is damaged: {attack[:60]}'s images do not fit; remove it")
+                raise UserError(f"{path} is damaged: invalid arrays for {attack[:60]}; remove it")
 
     def begin(self, attack: str, members: dict[str, MemberFlags]) -> None:
-        """Start from what earlier calls kept of the images whose flags are known.
+        """Start from the examples that earlier calls kept of images whose flags are known.
 
-        An image that a member broke in another attack is that member's example here too.
+        If a member broke an image as part of another attack, that example is used here too.
         """
         known = {(number, name) for name, flags in members.items() for number in flags.images}
         broken: dict[int, str] = {}
@@ -76,21 +76,21 @@ class Gallery:
         self.kept[attack] = kept
 
     def wanted(self, numbers: Tensor) -> Tensor:
-        """The places of the images that are kept, out of a batch."""
+        """The places in a batch of the images that the gallery keeps."""
         kept = [place for place, number in enumerate(numbers.tolist()) if number in self.numbers]
         return torch.tensor(kept, dtype=torch.int64)
 
     def offer(
         self, attack: str, member: str, numbers: Tensor, clean: Tensor, adversarial: Tensor
     ) -> None:
-        """Take the gallery's images out of a batch; a later member replaces an earlier one's."""
+        """Keep the gallery's images from a batch; a later member's replace an earlier one's."""
         for place in self.wanted(numbers).tolist():
             before, after = clean[place].cpu().numpy(), adversarial[place].cpu().numpy()
             self.kept[attack][int(numbers[place])] = Example(before, after, member)
             self._changed.add(attack)
 
     def write(self) -> None:
-        """Write what has changed, beside what is there of other attacks."""
+        """Write the attacks that have changed, keeping the stored images of all others."""
         if not self._changed:
             return
         for attack in sorted(self._changed):
@@ -100,7 +100,7 @@ class Gallery:
         write_arrays(self.target.folder.gallery, self.arrays)
 
     def _describe(self, attack: str) -> None:
-        """The arrays of an attack: images, confidences, and the labels that training would fit."""
+        """Set an attack's arrays: images, confidences, and the labels that training would fit."""
         numbers = sorted(self.kept[attack])
         examples = [self.kept[attack][number] for number in numbers]
         labels, rule = self.labels[numbers], self.target.label_rule
@@ -123,12 +123,12 @@ class Gallery:
         self.arrays |= {f"{name}/{kind}": array for kind, array in arrays.items()}
 
     def _attacks(self) -> list[str]:
-        """The attacks at this budget of which images are there."""
+        """The attacks at this budget that have stored images."""
         end = f"@{self.budget}/numbers"
         return [key.removesuffix(end) for key in self.arrays if key.endswith(end)]
 
     def _is_whole(self, attack: str, shape: tuple[int, ...]) -> bool:
-        """Whether an attack has images before and after, of this shape, each with its number."""
+        """Whether an attack's arrays are complete, of equal length, with images of this shape."""
         kinds = {"numbers": "iu", "members": "U", "clean": "f", "adversarial": "f"}
         arrays = {kind: self.arrays.get(f"{attack}@{self.budget}/{kind}") for kind in kinds}
         numbers = arrays["numbers"]
@@ -143,7 +143,7 @@ class Gallery:
         return True
 
     def _stored(self, attack: str) -> dict[int, Example]:
-        """What there is of an attack, by the images' numbers."""
+        """The stored examples of an attack, by image number."""
         name = f"{attack}@{self.budget}"
         if f"{name}/members" not in self.arrays:
             return {}

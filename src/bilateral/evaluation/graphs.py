@@ -1,8 +1,8 @@
-"""Few sizes of batch for a model on a GPU, and passes without gradient as CUDA graphs.
+"""Batches padded to few sizes on a GPU, and passes without gradients replayed as CUDA graphs.
 
-Images leave a search as they break, and every new size of batch costs cuDNN a new plan for each
-layer. A search without gradients asks for thousands of passes of a few hundred images, and
-launching one kernel by kernel can take the host longer than the GPU needs to compute it.
+Images leave a search as they break, and every new batch size costs cuDNN a new plan for each layer.
+A search without gradients makes thousands of passes over a few hundred images, and launching one
+kernel by kernel can take the host longer than the GPU needs to compute it.
 """
 
 from collections import Counter
@@ -13,26 +13,26 @@ import torch
 from torch import Tensor, nn
 
 DEVICE = "cuda"
-"""Where passes can be recorded."""
+"""The device type on which passes can be captured."""
 STEP, GRADIENT_STEP = 16, 64
 """Batches are padded to a multiple of these, without gradients and with them."""
 LARGEST = 512
 """Larger batches keep the GPU busy for longer than their launches take."""
 WORTH = 20
-"""How often a size is asked for before it is captured: a capture costs as much as many passes."""
+"""How often a size must occur before it is captured: a capture costs as much as many passes."""
 
 
 def padded(count: int, step: int = STEP) -> int:
-    """The size of batch that takes `count` images: a power of two, or a multiple of `step`."""
+    """The size that `count` images are padded to: a power of two, or a multiple of `step`."""
     return 1 << (count - 1).bit_length() if count < step else -(-count // step) * step
 
 
 class Replayed(nn.Module):
-    """The function of a frozen model in eval mode whose rows do not depend on each other.
+    """The same function as a frozen model in eval mode that treats every image by itself.
 
-    On a GPU images come channels-last to it, as its weights are: else cuDNN turns the first
-    layer's maps around. Calls with gradients reach the model itself, as do all once a capture has
-    failed. A captured pass runs none of the model's Python again.
+    On a GPU images are made channels-last, like the weights; otherwise cuDNN transposes the first
+    layer's maps. Calls with gradients run the model itself, as do all calls once a capture has
+    failed. A captured pass does not run the model's Python again.
     """
 
     def __init__(self, model: nn.Module) -> None:
@@ -45,7 +45,7 @@ class Replayed(nn.Module):
         self._possible = not any(weight.requires_grad for weight in model.parameters())
 
     def forward(self, images: Tensor) -> Tensor:
-        """Logits, from a graph once there is one for the size, layout and precision."""
+        """Logits, from a graph once one is captured for the size, layout and precision."""
         if images.device.type != DEVICE:
             logits: Tensor = self.model(images)
             return logits
@@ -68,11 +68,11 @@ class Replayed(nn.Module):
         return self._possible and small and not torch.is_grad_enabled()
 
     def _capture(self, key: tuple[Any, ...], images: Tensor) -> None:
-        """Record a pass of a padded batch, or give up graphs for good."""
+        """Capture a pass of a padded batch, or give up on graphs for good."""
         rows = torch.arange(padded(len(images)), device=images.device) % len(images)
         try:
             captured = _record(self.model, images[rows], self._pool)
-        except RuntimeError:  # the model waits for values on the host, or memory ran out
+        except RuntimeError:  # the model synchronises with the host, or memory ran out
             self._possible = False
             self._captured.clear()
         else:
@@ -81,21 +81,21 @@ class Replayed(nn.Module):
 
 @dataclass(frozen=True)
 class _Captured:
-    """A recorded pass, and the memory that it reads and writes."""
+    """A captured pass, and the memory that it reads and writes."""
 
     graph: torch.cuda.CUDAGraph
     images: Tensor
     logits: Tensor
 
     def replay(self, images: Tensor) -> Tensor:
-        """The logits of these images; what pads them is left over from earlier calls."""
+        """The logits of these images; the padding is left over from earlier calls."""
         self.images[: len(images)].copy_(images)
         self.graph.replay()
         return self.logits[: len(images)].clone()
 
 
 def _key(images: Tensor) -> tuple[Any, ...]:
-    """What a recorded pass cannot change: size, layout, type and precision."""
+    """What is fixed in a captured pass: size, layout, type and precision."""
     kind = images.device.type
     precision = torch.get_autocast_dtype(kind) if torch.is_autocast_enabled(kind) else None
     layout = (images.shape[1:], images.stride()[1:])
@@ -103,7 +103,7 @@ def _key(images: Tensor) -> tuple[Any, ...]:
 
 
 def _record(model: nn.Module, images: Tensor, pool: Any) -> _Captured:
-    """Warm up on a side stream, as CUDA graphs demand, and record one pass."""
+    """Warm up on a side stream, as CUDA graphs require, and capture one pass."""
     with torch.cuda.device(images.device):
         here, aside = torch.cuda.current_stream(), torch.cuda.Stream()  # type: ignore[no-untyped-call]
         aside.wait_stream(here)
@@ -118,7 +118,7 @@ def _record(model: nn.Module, images: Tensor, pool: Any) -> _Captured:
             with torch.cuda.graph(graph, pool=pool, capture_error_mode="thread_local"):
                 logits = model(images)
         except RuntimeError:
-            generator.graphsafe_set_state(before)  # a failed capture leaves it as if capturing
+            generator.graphsafe_set_state(before)  # a failed capture leaves it in capture mode
             raise
         finally:
             torch.cuda.set_stream(here)  # a failed capture leaves its own stream set

@@ -1,7 +1,7 @@
-"""Guards: what is looked at before hours are spent on a number that would mean nothing.
+"""Guards: checks made before hours are spent on a number that would mean nothing.
 
 A guard refuses what no attack could measure and warns of what a reader should know. All of them
-together look at some thousand images.
+together pass about a thousand images through the model.
 """
 
 from collections.abc import Iterator
@@ -20,21 +20,21 @@ from bilateral.results import near_chance, wilson_interval
 from bilateral.runtime import exact_float32
 
 SAMPLE = 128
-"""So many images, evenly spread over those given, are looked at."""
+"""How many images are checked, evenly spread over those given."""
 REPEATED = 32
-"""Of which so many pass twice, to see whether the outputs change."""
+"""How many of them are passed twice, to see whether the outputs change."""
 ALONE = 4
-"""And so many by themselves, to see whether the others matter."""
+"""How many are passed one at a time, to see whether the rest of the batch matters."""
 STILL = ISOLATED = 0.05
-"""The shares of images without a gradient, and of isolated ones, that `diagnose` allows as well."""
+"""The tolerated shares of images without a gradient and of isolated ones, as in `diagnose`."""
 FEWEST = 50
-"""On fewer images than this an accuracy is only told from guessing by its interval."""
+"""On fewer images than this, only the accuracy's interval is compared with guessing."""
 GAIN = 0.2
-"""How much better another input range must do to be named, in accuracy."""
+"""How much accuracy another input range must gain to be suggested."""
 SMALLEST_BUDGET = 0.1 / 255
 """8/255 divided by 255 once more lies below this; no budget in use does."""
 EVERY_IMAGE = 0.5
-"""From here on every image can be turned into the same plain grey."""
+"""From this budget on, every image can be turned into the same plain grey."""
 
 NORMALISATIONS: dict[str, tuple[tuple[float, ...], tuple[float, ...]]] = {
     "scaled to [-1, 1]": ((0.5,), (0.5,)),
@@ -45,7 +45,7 @@ NORMALISATIONS: dict[str, tuple[tuple[float, ...], tuple[float, ...]]] = {
     "normalised by MNIST's mean and std": ((0.1307,), (0.3081,)),
     "scaled to 0..255": ((0.0,), (1 / 255,)),
 }
-"""What models are often fed by loaders that do the normalisation for them."""
+"""Input ranges that data loaders often give to models in place of [0, 1]."""
 
 
 def guard(
@@ -56,10 +56,10 @@ def guard(
     force: bool = False,
     few: bool = False,
 ) -> list[str]:
-    """Warnings about evaluating this model; a UserError where the number would mean nothing.
+    """Warnings about evaluating this model; UserError if the number would mean nothing.
 
-    `force` turns what is refused about the model into a warning; `few` also tells of images too
-    few to show that the model learnt anything. The model is left as it was.
+    `force` turns refusals of the model into warnings; `few` also warns if the images are too few
+    to show that the model has learnt anything. The model is left as it was found.
     """
     try:
         parse_budget(epsilon)
@@ -98,22 +98,22 @@ def _outputs(model: nn.Module, images: Tensor) -> Tensor:
 def _refusals(outputs: Tensor, beside: Tensor, changed: bool) -> Iterator[str]:
     if changed:
         yield (
-            "the model changes its input in place: the images that attacks find would be others "
-            "when they are judged; let it compute on a copy"
+            "the model changes its input in place: the images that attacks find would not be the "
+            "ones that are judged; make it work on a copy"
         )
     elif bool(outputs.isnan().any()):
-        yield "the model gives NaN on clean images; mend it first"
+        yield "the model returns NaN on clean images; fix it first"
     elif bool(beside.isnan().any()):
-        yield "the model gives NaN an eighth of a grey level beside clean images; mend it first"
+        yield "the model returns NaN an eighth of a grey level away from clean images; fix it first"
     elif bool((outputs >= 0).all()) and bool(((outputs.sum(1) - 1).abs() < 1e-3).all()):
         yield (
             "the model returns probabilities (every row sums to 1), not logits: a softmax flattens "
-            "the gradients that attacks follow; return what goes into it"
+            "the gradients that attacks follow; return its input instead"
         )
 
 
 def _mode(model: nn.Module) -> Iterator[str]:
-    """A model whose mode changes what it computes; one without such layers is let pass."""
+    """Whether the model is in train mode and has layers that behave differently in it."""
     layers = (nn.modules.batchnorm._BatchNorm, nn.modules.dropout._DropoutNd)
     if any(isinstance(module, layers) and module.training for module in model.modules()):
         yield (
@@ -139,13 +139,13 @@ def _randomness(model: nn.Module, images: Tensor, outputs: Tensor) -> Iterator[s
     first, again = (_outputs(model, images[:REPEATED]) for _ in range(2))
     if float((first - again).abs().max()) > 1e-5 * float(outputs.abs().max()):
         yield (
-            "outputs change from call to call: the model is randomised, so attacks that look once "
-            "overstate its robustness; the number needs expectation over transformation"
+            "outputs change from call to call: the model is randomised, so attacks that sample it "
+            "once overstate its robustness; the number needs expectation over transformation"
         )
 
 
 def _company(model: nn.Module, images: Tensor, outputs: Tensor) -> Iterator[str]:
-    """Whether an image gives the same alone, among others, and in another order of them."""
+    """Whether an image gives the same outputs alone, in a batch, and in the batch reversed."""
     turned = _outputs(model, images.flip(0)).flip(0)
     alone = torch.cat(
         [_outputs(model, images[place : place + 1]) for place in range(min(ALONE, len(images)))]
@@ -153,45 +153,45 @@ def _company(model: nn.Module, images: Tensor, outputs: Tensor) -> Iterator[str]
     if _differ(alone, outputs[: len(alone)]) or _differ(turned, outputs):
         yield (
             "outputs depend on the other images of a batch: accuracies change with --batch-size, "
-            "and an attack on one image moves others"
+            "and an attack on one image affects the others"
         )
 
 
 def _neighbours(model: nn.Module, images: Tensor, outputs: Tensor) -> Iterator[str]:
-    """Whether the model answers otherwise beside the test images than at them."""
+    """Whether the model answers differently right next to the test images than at them."""
     keys = image_keys(0, torch.arange(len(images), device=images.device))
     flags = isolated(lambda given: _outputs(model, given), images, keys, outputs)
     if _surely(flags, ISOLATED):
         yield (
-            f"outputs jump between {100 * _share(flags):.0f} % of {len(images)} images and what "
-            "lies half a grey level beside them: the model recognises them or has an edge there, "
-            "so attacks do not see what gives the clean accuracy; run diagnose"
+            f"outputs jump between {100 * _share(flags):.0f} % of {len(images)} images and points "
+            "up to half a grey level away: the model recognises the images or has a discontinuity "
+            "there, so attacks do not see what gives the clean accuracy; run diagnose"
         )
 
 
 def _gradients(
     model: nn.Module, images: Tensor, labels: Tensor, outputs: Tensor | None
 ) -> Iterator[str]:
-    """Images at which the cross-entropy has no gradient at all: attacks stand still there."""
+    """Images at which the cross-entropy has no gradient at all, so that attacks cannot move."""
     inputs = images.detach().clone().requires_grad_()
     with untouched(model), torch.enable_grad(), exact_float32():
-        logits = model(inputs.clone()).float()  # of a copy: it may be changed in place
+        logits = model(inputs.clone()).float()  # on a copy: the model may change it in place
         loss = F.cross_entropy(logits, labels, reduction="none")
         try:
             gradient = image_gradient(loss, inputs)
-        except UserError as error:  # what needs one refuses; square and spsa need none
+        except UserError as error:  # attacks that need one refuse; square and spsa do not
             yield str(error)
             return
     if outputs is not None and _differ(logits.detach(), outputs):
         yield (
-            "outputs are others when gradients are asked for: attacks see another model than the "
-            "one that is judged"
+            "outputs differ when gradients are enabled: attacks see another model than the one "
+            "that is judged"
         )
     still = gradient.flatten(1).nan_to_num(0.0).abs().amax(1) == 0
     if _surely(still, STILL):
         yield (
             f"gradients are zero or NaN on {100 * _share(still):.0f} % of {len(labels)} images: "
-            "attacks by cross-entropy stand still there; run diagnose before believing the number"
+            "cross-entropy attacks cannot move there; run diagnose before believing the number"
         )
 
 
@@ -200,12 +200,12 @@ def _share(flags: Tensor) -> float:
 
 
 def _surely(flags: Tensor, limit: float) -> bool:
-    """Whether more than a share of the images is flagged, and not by the chance of few images."""
+    """Whether significantly more than this share of the images is flagged."""
     return wilson_interval(int(flags.sum()), len(flags))[0] > limit
 
 
 def _accuracy(model: nn.Module, images: Tensor, labels: Tensor, outputs: Tensor) -> Iterator[str]:
-    """Clean accuracy near chance, and whether another range of the input explains it."""
+    """Clean accuracy near chance, and whether another input range explains it."""
     if len(labels) < FEWEST:
         return
     accuracy, classes = _share_right(outputs, labels), outputs.shape[1]
@@ -224,26 +224,26 @@ def _accuracy(model: nn.Module, images: Tensor, labels: Tensor, outputs: Tensor)
     above_chance = chance and not near_chance(tried[best], classes)
     if tried[best] >= accuracy + GAIN or (above_chance and tried[best] > 2 * accuracy):
         yield (
-            f"the model seems to expect another input range: {100 * accuracy:.1f} % are right as "
-            f"given, in [0, 1], but {100 * tried[best]:.1f} % with images {best}; "
+            f"the model seems to expect another input range: {100 * accuracy:.1f} % are right "
+            f"with images in [0, 1], but {100 * tried[best]:.1f} % with images {best}; "
             "put that step into the model"
         )
 
 
 def _guessing(labels: Tensor, outputs: Tensor) -> Iterator[str]:
-    """Few images, of which guessing would get as many right."""
+    """A sample so small that guessing might get as many right."""
     if len(labels) >= FEWEST:
         return
     right, classes = int((outputs.argmax(1) == labels).sum()), outputs.shape[1]
     if wilson_interval(right, len(labels))[0] <= 1 / classes:
         yield (
-            f"clean accuracy is {100 * right / len(labels):.1f} % on {len(labels)} images: "
-            f"guessing among {classes} classes cannot be told from it; use more images"
+            f"clean accuracy is {100 * right / len(labels):.1f} % on {len(labels)} images: too few "
+            f"to distinguish it from guessing among {classes} classes; use more images"
         )
 
 
 def _differ(one: Tensor, other: Tensor) -> bool:
-    """By more than rounding, which depends on the size of a batch too."""
+    """Whether outputs differ by more than rounding, which also depends on the batch size."""
     return float((one - other).abs().max()) > 1e-2 * float(other.abs().max())
 
 

@@ -1,8 +1,8 @@
-"""Whether images stand alone: a model may answer otherwise at them than everywhere beside them.
+"""Isolated images: those at which a model answers differently than at all points next to them.
 
-Such a model knows its test images, by their whole grey levels say, or has an edge there. Attacks
-leave that point with their first step and measure another function than the one whose clean
-accuracy is told.
+Such a model recognises its test images, by their whole grey levels say, or has a discontinuity
+there. Attacks leave that point with their first step, and measure another function than the one
+whose clean accuracy is reported.
 """
 
 from collections.abc import Callable
@@ -13,23 +13,24 @@ from torch import Tensor
 from bilateral.randomness import derive, random_signs
 
 DISTANCES = (0.125 / 255, 0.25 / 255)
-"""How far the nearer of two neighbours is; the further one is twice as far, so that no image of
-whole grey levels lies nearer than twice that."""
+"""The distance of the nearer of two neighbours. The further one is twice as far: at most half a
+grey level, so no other image of whole grey levels is closer to it."""
 JUMP = 0.05
-"""In parts of how far the two largest logits of an image usually are apart."""
+"""The smallest jump that counts, as a share of the median gap between the two largest logits."""
 _SURE = 4
-"""So many times what changes from call to call, or from one direction to another, is no jump."""
+"""Jumps up to this multiple of the change between calls, or between directions, do not count."""
 _SIGNS = 620
 
 
 def isolated(
     outputs: Callable[[Tensor], Tensor], images: Tensor, keys: Tensor, logits: Tensor
 ) -> Tensor:
-    """Which images have `logits` that jump from what lies beside them, whichever way one looks.
+    """Which images have `logits` that jump from those right next to them, in every direction.
 
-    A slope goes on along the line of two neighbours, however steep; what bends a network bends it
-    far less. An input that is rounded jumps as well, but every way otherwise. Neither what is added
-    to all logits counts, nor the size of a class that is never meant. NaN beside an image does.
+    However steep, a slope continues the line through two neighbours, and a network's curvature
+    departs from it far less. Rounded inputs jump too, but differently in each direction. Neither a
+    shift of all logits counts, nor the size of a logit that is never among the largest. NaN next to
+    an image does.
     """
     noise = _apart(outputs(images), logits).max().nan_to_num(0.0)
     largest = torch.zeros_like(logits[:, 0])
@@ -47,7 +48,7 @@ def isolated(
 def _led_to(
     outputs: Callable[[Tensor], Tensor], images: Tensor, keys: Tensor, distance: float
 ) -> Tensor:
-    """What the logits at the images would be by the line through two neighbours on one side."""
+    """The logits at the images, extrapolated linearly from two neighbours on one side."""
     low, high = images < 2 * distance, images > 1 - 2 * distance
     signs = torch.where(low, 1.0, torch.where(high, -1.0, random_signs(images, keys)))
     nearer, further = (outputs(images + by * distance * signs) for by in (1, 2))
@@ -55,9 +56,9 @@ def _led_to(
 
 
 def _apart(one: Tensor, other: Tensor) -> Tensor:
-    """How far the logits of each image are apart, but for what was added to all of them.
+    """The largest difference between each image's logits, apart from a shift of all of them.
 
-    A class at minus infinity on both sides is not apart.
+    A class at minus infinity in both does not differ.
     """
     apart = torch.where(one.isneginf() & other.isneginf(), 0.0, one - other)
     return (apart - apart.median(1, keepdim=True).values).abs().amax(1)

@@ -1,4 +1,4 @@
-"""All adversarial images of an attack kept on disk, for a reviewer; npz files."""
+"""All adversarial images of an attack, saved as npz files for a reviewer."""
 
 import io
 import json
@@ -16,11 +16,11 @@ from bilateral.reading import parse_json
 from bilateral.runs import write_atomic
 
 SAME = ("attack", "epsilon", "weights_digest", "code_digest", "data", "data_digest")
-"""What files of adversarial images must agree in to belong together."""
+"""The fields that files of adversarial images must share to belong together."""
 
 
 def write_arrays(path: Path, arrays: dict[str, np.ndarray]) -> None:
-    """An npz file, written whole."""
+    """Write an npz file atomically."""
     buffer = io.BytesIO()
     np.savez_compressed(buffer, **arrays)  # type: ignore[arg-type]
     write_atomic(path, buffer.getvalue())
@@ -31,7 +31,7 @@ class AdversarialImages:
 
     `members` says which member of an ensemble made each. `<attack>@<epsilon>.npz` is written once,
     at the end; until then every batch is a file of the same form, `<attack>@<epsilon>/part-N.npz`.
-    A later file has the last word on an image, so a part that outlives a crash does no harm.
+    A later file overrides earlier ones, so a part that outlives a crash does no harm.
     """
 
     def __init__(self, path: Path, about: dict[str, Any]) -> None:
@@ -42,7 +42,7 @@ class AdversarialImages:
 
     @classmethod
     def open(cls, path: Path, attack: str, about: dict[str, Any]) -> Self:
-        """What was kept before of the same attack on the same weights and data, if anything."""
+        """The images saved before of the same attack on the same weights and data, if any."""
         kept = cls(path, {"attack": attack, **about})
         for file in kept._files():
             kept._take(cls._read_file(file))
@@ -50,11 +50,11 @@ class AdversarialImages:
 
     @classmethod
     def read(cls, path: Path) -> Self:
-        """What an evaluation kept, also one that was interrupted: the latest, if weights differ."""
+        """The images that an evaluation saved, finished or not; the latest, if weights differ."""
         stored = [cls._read_file(file) for file in cls(path, {})._files()]
         if not stored:
             raise UserError(
-                f"no adversarial images at {path} (evaluate --save-adversarial keeps them)"
+                f"no adversarial images at {path} (evaluate --save-adversarial saves them)"
             )
         kept = cls(path, stored[-1].about)
         for one in stored:
@@ -69,7 +69,7 @@ class AdversarialImages:
             kept = cls(path, dict(parse_json(str(arrays["about"]).encode(), "about")))
             numbers, members = arrays["numbers"], arrays["members"]
             if numbers.dtype.kind not in "iu" or members.dtype.kind != "U":
-                raise ValueError("numbers are integers, members are names")
+                raise ValueError("numbers must be integers, and members names")
             kept.images = dict(zip(numbers.tolist(), arrays["images"], strict=True))
             kept.members = dict(zip(numbers.tolist(), members.tolist(), strict=True))
         except KeyError as error:
@@ -79,7 +79,7 @@ class AdversarialImages:
         return kept
 
     def _parts(self) -> list[Path]:
-        """The files of batches, oldest first; one that is being written has another name."""
+        """The files of batches, oldest first; one still being written has another name."""
         return sorted(self.path.with_suffix("").glob("part-*.npz"))
 
     def _files(self) -> list[Path]:
@@ -87,25 +87,27 @@ class AdversarialImages:
         return [*([self.path] if self.path.is_file() else []), *self._parts()]
 
     def _take(self, stored: Self) -> None:
-        """Take in the images of a file, if it is of the same attack, weights and data."""
+        """Add the images of a file, if it is of the same attack, weights and data."""
         if all(stored.about.get(key) == self.about.get(key) for key in SAME):
             self.images |= stored.images
             self.members |= stored.members
         if len({(image.dtype, image.shape) for image in self.images.values()}) > 1:
-            raise UserError(f"{stored.path} holds images of another kind than those before it")
+            raise UserError(
+                f"{stored.path} holds images of another type or shape than earlier files"
+            )
 
     def shows(self, number: int, robust: bool, member: str) -> bool:
-        """Whether an image is kept that shows what a member's flag says of it."""
+        """Whether an image is saved that supports a member's flag for it."""
         return number in self.images and (robust or self.members[number] == member)
 
     def put(self, numbers: Tensor, images: Tensor, member: str) -> None:
-        """Keep a batch; a later member of an ensemble replaces what an earlier one tried."""
+        """Add a batch; a later ensemble member's images replace an earlier one's."""
         self.images |= dict(zip(numbers.tolist(), images.cpu().numpy(), strict=True))
         self.members |= dict.fromkeys(numbers.tolist(), member)
         self._unwritten.update(numbers.tolist())
 
     def write(self) -> None:
-        """Write what was put since the last time, as a part."""
+        """Write the images added since the last write, as a part."""
         if not self._unwritten:
             return
         parts = self._parts()
@@ -114,16 +116,16 @@ class AdversarialImages:
         self._unwritten.clear()
 
     def finish(self) -> None:
-        """Make one file of the parts."""
+        """Merge the parts into one file."""
         self.write()
         if parts := self._parts():
             self.save(self.path, self.images)
-            for part in parts:  # the latest goes last: it says which evaluation these files are of
+            for part in parts:  # the latest last: it says which evaluation the files are of
                 part.unlink()
             shutil.rmtree(self.path.with_suffix(""))
 
     def save(self, path: Path, numbers: Iterable[int]) -> None:
-        """A file of these images, written whole."""
+        """Write a file of these images atomically."""
         chosen = sorted(numbers)
         write_arrays(
             path,

@@ -1,6 +1,6 @@
-"""The same attacks by other people's code, for comparison: pyautoattack and foolbox.
+"""The same attacks in other packages, for comparison: pyautoattack and foolbox.
 
-Neither is needed to evaluate; the extra `peers` brings both.
+Neither is needed to evaluate; the extra `peers` installs both.
 """
 
 import time
@@ -20,7 +20,7 @@ from bilateral.runtime import exact_float32, synchronise
 
 
 class PeerResult(NamedTuple):
-    """Which images a peer's attack left right, re-checked in float32, and its time."""
+    """Which images survived a peer's attack, re-checked in float32, and its time."""
 
     robust: Tensor
     seconds: float
@@ -29,7 +29,7 @@ class PeerResult(NamedTuple):
 
 
 def require_peers(names: Iterable[str]) -> None:
-    """Say which of these packages is missing, before anything is timed."""
+    """Refuse, before anything is timed, if one of these packages is missing."""
     for name in names:
         _peer(name)
 
@@ -49,7 +49,7 @@ def peer_autoattack(
     batch_size: int,
     attacks: tuple[str, ...] = ("apgd-ce", "apgd-t", "fab-t", "square"),
 ) -> PeerResult:
-    """pyautoattack's ensemble of these members, in the precision torch gives it by default."""
+    """pyautoattack's ensemble of these members, in torch's default precision."""
     package = _peer("pyautoattack")
     with untouched(model):
         runner = package.AutoAttack(
@@ -76,7 +76,7 @@ def peer_pgd(
     """foolbox's PGD: cross-entropy, random start, steps of a quarter of the budget."""
     foolbox = _peer("foolbox")
     attack = foolbox.attacks.LinfPGD(abs_stepsize=epsilon / 4, steps=steps, random_start=True)
-    # foolbox returns (raw, clipped to the budget, fooled): the second holds the budget.
+    # foolbox returns (raw, clipped to the budget, fooled): the second is within the budget.
     tried, seconds = _foolbox(model, images, labels, attack, epsilon, batch_size)
     return PeerResult(_right(model, tried, labels, batch_size), seconds, batch_size)
 
@@ -116,7 +116,7 @@ def _foolbox(
     epsilon: float | None,
     batch_size: int,
 ) -> tuple[Tensor, float]:
-    """What a foolbox attack makes of the images, batch by batch, and its time."""
+    """The images that a foolbox attack returns, batch by batch, and its time."""
     with untouched(model):
         wrapped = _peer("foolbox").PyTorchModel(model, bounds=(0, 1), device=images.device)
         synchronise(images.device)

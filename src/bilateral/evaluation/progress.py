@@ -13,7 +13,7 @@ SILENT_SECONDS = 30.0
 
 
 class EvaluationProgress:
-    """A bar for each attack on a terminal, a line at its end and now and then elsewhere."""
+    """A bar for each attack on a terminal; elsewhere a line now and then and at its end."""
 
     def __init__(self, quiet: bool = False) -> None:
         self.console = Console(file=sys.stderr, quiet=quiet, highlight=False, soft_wrap=True)
@@ -44,7 +44,7 @@ class EvaluationProgress:
             self.bars.stop()
 
     def show(self, attack: str, done: int, images: int, accuracy: float) -> None:
-        """So many images of an attack are done, with this accuracy so far."""
+        """Show how many images of an attack are done, and the accuracy so far."""
         reading = f"robust so far {100 * accuracy:.1f} %"
         if self.bars.disable:
             if done == images or time.monotonic() - self.told > SILENT_SECONDS:

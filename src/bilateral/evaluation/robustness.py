@@ -40,14 +40,14 @@ from bilateral.weights import weights_digest
 
 _NOISE = 7
 UNEVEN = 0.1
-"""Classes are uneven where the largest has so much more than its even share of the images."""
+"""Classes are uneven if the largest exceeds its even share of the images by this much."""
 
 
 class Flags(NamedTuple):
-    """Which images stayed right, the images tried on them, and what it cost.
+    """Which images stayed right, the adversarial images tried on them, and what they cost.
 
-    `predictions` are the classes that the float32 model sees on the images tried.
-    `distances` are the L2 norms of the perturbations that fooled, of minimum-norm attacks alone;
+    `predictions` are the classes that the float32 model predicts for the images tried.
+    `distances` are the L2 norms of the perturbations that fooled, for minimum-norm attacks only;
     infinite where none did.
     """
 
@@ -66,17 +66,17 @@ def noise_keys(numbers: Tensor, seed: int = 0) -> Tensor:
 
 
 def predictions(model: nn.Module, images: Tensor) -> Tensor:
-    """The classes that the float32 model sees."""
+    """The classes that the float32 model predicts."""
     return _classes(float32_logits(model, images))
 
 
 def _classes(logits: Tensor) -> Tensor:
-    """The largest logit of each row; one that is NaN is none."""
+    """The class of the largest logit in each row; NaN is never the largest."""
     return logits.nan_to_num(-torch.inf, torch.inf, -torch.inf).argmax(1)
 
 
 def float32_logits(model: nn.Module, images: Tensor) -> Tensor:
-    """What the model itself makes of images, in eval mode."""
+    """The logits of the model itself, in eval mode."""
     with untouched(model), torch.no_grad(), exact_float32():
         # A copy: a model that scales its input in place would change what is judged afterwards.
         logits: Tensor = model(images.clone())
@@ -94,9 +94,9 @@ def robust_flags(
 ) -> Flags:
     """Attack one batch; only images that are right to begin with are attacked.
 
-    `epsilon` is the L-inf budget that counts; an attack that seeks the smallest perturbation has
-    none of its own. `search` is a faster copy of the model for the attack to work on; only what
-    `model` itself confirms in float32 counts.
+    `epsilon` is the L-inf budget that counts; a minimum-norm attack has none of its own. `search`
+    is a faster copy of the model for the attack to work on; only what `model` itself confirms in
+    float32 counts.
     """
     started = time.monotonic()
     minimum_norm = isinstance(settings, CarliniWagner | DeepFool)
@@ -109,7 +109,7 @@ def robust_flags(
     forwards, backwards = len(labels), 0
     tried = images.clone()
     todo = robust.nonzero().squeeze(1)
-    # An image that fooled the search's copy alone left too early: the model itself goes on.
+    # Images that fooled only the search's copy left too early: the search goes on with the model.
     stages = [Search(model, bfloat16=False)]
     if search is not None and not minimum_norm:
         stages.insert(0, search)
@@ -135,23 +135,23 @@ def robust_flags(
 
 
 def in_memory(model: nn.Module, images: Tensor, labels: Tensor) -> tuple[Tensor, Tensor]:
-    """What somebody hands over, on the model's device; refused where it is of another kind."""
+    """The caller's images and labels on the model's device; anything else is refused."""
     if not isinstance(model, nn.Module):
         raise UserError(f"the model must be a torch.nn.Module, not {type(model).__name__}")
     check_batch(images, labels)
     device = next(iter(model.parameters()), images).device
-    # torch gathers by int64 alone; what is within the budget is asked of float32 images.
+    # torch only gathers by int64, and the budget is checked on float32 images.
     return images.detach().to(device).float(), labels.to(device).long()
 
 
 def check_inputs(model: nn.Module, images: Tensor, labels: Tensor) -> int:
-    """Refuse what would only give a wrong number; the number of classes otherwise."""
+    """Refuse inputs that would give a wrong number; return the number of classes."""
     if not len(images):
         raise UserError("there are no images to evaluate")
     check_images(images)
     outputs = output_of(model, images[:1])
     if outputs.dim() != 2:
-        raise UserError(f"the model gives outputs of shape {tuple(outputs.shape)}, not logits")
+        raise UserError(f"the model returns outputs of shape {tuple(outputs.shape)}, not logits")
     classes = int(outputs.shape[1])
     if labels.min() < 0 or labels.max() >= classes:
         raise UserError(
@@ -174,10 +174,10 @@ def evaluate(
     """Evaluate a model that takes images in [0, 1] and returns logits.
 
     `attacks` are names, in a list or separated by commas. The result has accuracies with
-    intervals, the worst case over all attacks, and for every image a flag and the class seen
+    intervals, the worst case over all attacks, and for every image a flag and the predicted class
     (`.attacks[name].robust`, `.attacks[name].predictions`).
-    Python warnings say what casts doubt on the number, and `.warnings` keeps it; `force` goes on
-    where the number would be refused.
+    What casts doubt on the number is raised as Python warnings and stored in `.warnings`; `force`
+    continues where the evaluation would be refused.
     """
     images, labels = in_memory(model, images, labels)
     device = images.device
@@ -227,23 +227,23 @@ def evaluate(
 
 
 def uneven(result: Evaluation) -> list[str]:
-    """That always answering one class would do as well: no attack changes such an answer."""
+    """A warning if always answering one class, which no attack can change, would do as well."""
     largest = max(result.per_class, key=lambda one: one.images)
     share, classes = largest.images / result.images, len(result.per_class)
     if classes < 2 or share < 1 / classes + UNEVEN or result.worst_case_interval[0] > share:
         return []
     return [
         f"always answering {largest.name} would be right on {percent(share)} % of these images "
-        f"under any attack: the worst case, {percent(result.worst_case_accuracy)} %, is not surely "
-        "more"
+        f"under any attack: the worst case, {percent(result.worst_case_accuracy)} %, is not "
+        "significantly higher"
     ]
 
 
 def uncounted(attacks: dict[str, AttackSummary], labels: Sequence[int]) -> list[str]:
-    """What somebody's own attacks did outside the ball: images that fool, and do not count.
+    """Warnings about a user's own attacks that fooled the model from outside the ball.
 
-    An attack with the wrong budget or range finds nothing that counts, and a model that nothing
-    broke is not robust for that.
+    Such images do not count, so an attack with the wrong budget or range breaks nothing, which
+    does not make the model robust.
     """
     said = []
     for name, attack in attacks.items():
@@ -258,7 +258,7 @@ def uncounted(attacks: dict[str, AttackSummary], labels: Sequence[int]) -> list[
 
 
 def add_flags(flags: MemberFlags, numbers: Tensor, found: Flags) -> None:
-    """Take a batch's flags into a member's record."""
+    """Add a batch's flags to a member's record."""
     distances: list[float | None] = []
     if found.distances is not None:
         distances = [None if math.isinf(value) else value for value in found.distances.tolist()]

@@ -32,19 +32,19 @@ class Search:
 
     @property
     def slack(self) -> float:
-        """How clearly an image must fool: more than bfloat16 rounds the logits by."""
+        """The margin by which an image must fool: more than bfloat16 rounds the logits by."""
         return SLACK if self.bfloat16 else 0.0
 
     @property
     def precision(self) -> str:
-        """For the record of a measurement."""
+        """The precision as it is recorded with a measurement."""
         return "bfloat16" if self.bfloat16 else "float32"
 
 
 def prepare_search(
     model: nn.Module, images: Tensor, precision: Precision = "auto", compile: bool = False
 ) -> Search:
-    """A copy that searches fast; `images` are a few to check it with.
+    """A copy that is faster to search on; `images` are a few to check it with.
 
     `auto` is bfloat16 on a GPU for models whose logits stay float32: logits in bfloat16 tie,
     which weakens a margin attack, and a re-check cannot make up for a weak search.
@@ -54,7 +54,7 @@ def prepare_search(
         frozen = copy.deepcopy(model).requires_grad_(False).eval()
     except (RuntimeError, TypeError):  # a model that holds a graph or a lock cannot be copied
         return Search(model, bfloat16=False)
-    if not _same_function(frozen, model, images):  # a copy of its own making
+    if not _same_function(frozen, model, images):  # the model defines its own way of copying
         return Search(model, bfloat16=False)
     fold_batch_norms(frozen, images)
     known = isinstance(model, Network)
@@ -64,7 +64,7 @@ def prepare_search(
         _hold_in_bfloat16(frozen, images.device)
     if compile:
         frozen = compiled(frozen, dynamic=True)
-    if known and images.is_cuda:  # a model from outside may do things in Python at every call
+    if known and images.is_cuda:  # a user's own model may do things in Python at every call
         frozen = Replayed(frozen)
     return Search(frozen, bfloat16)
 
@@ -76,7 +76,7 @@ def _same_function(frozen: nn.Module, model: nn.Module, images: Tensor) -> bool:
 
 
 def _hold_in_bfloat16(frozen: nn.Module, device: torch.device) -> None:
-    """Convolutions with the weights that autocast would make at every call; the head stays."""
+    """Convert convolutions once, as autocast would at every call; the head stays in float32."""
     layout = torch.channels_last if device.type == "cuda" else torch.preserve_format
     for module in frozen.modules():
         if isinstance(module, nn.Conv2d):
@@ -86,8 +86,8 @@ def _hold_in_bfloat16(frozen: nn.Module, device: torch.device) -> None:
 def fold_batch_norms(frozen: nn.Module, images: Tensor) -> None:
     """Fold batch norms of a model in eval mode into the convolutions before them.
 
-    A pair is folded only if the logits stay the same: what a convolution feeds besides its batch
-    norm (a shortcut, say) cannot be seen from the modules.
+    A pair is folded only if the logits stay the same: the modules do not show what a convolution
+    feeds besides its batch norm (a shortcut, say).
     """
     few = _around(images)
     with torch.no_grad(), exact_float32():
@@ -98,7 +98,7 @@ def fold_batch_norms(frozen: nn.Module, images: Tensor) -> None:
                 fused = fuse_conv_bn_eval(convolution, norm)
                 convolution.weight, convolution.bias = fused.weight, fused.bias
             except (AttributeError, KeyError, RuntimeError):
-                continue  # weights that are computed from others
+                continue  # its weights are computed from other parameters
             setattr(parent, name, nn.Identity())
             if not _as_good(frozen(few.clone()), expected):
                 convolution.weight, convolution.bias = before
@@ -107,21 +107,21 @@ def fold_batch_norms(frozen: nn.Module, images: Tensor) -> None:
 
 
 def _around(images: Tensor) -> Tensor:
-    """A few images, and the same with noise: a copy must be right where attacks will go, too."""
+    """A few images with and without noise: a copy must also be right where attacks will go."""
     few = images[:4]
     noise = torch.rand(few.shape, generator=torch.Generator().manual_seed(0)).to(few)
     return torch.cat([few, (few + 0.1 * (noise - 0.5)).clamp(0, 1)])
 
 
 def _as_good(logits: Tensor, expected: Tensor) -> bool:
-    """Whether logits are equal but for rounding, measured by how far apart a row's are."""
+    """Whether logits are equal up to rounding, relative to the spread of a row."""
     finite = expected.nan_to_num(0.0, 0.0, 0.0)
     spread = float((finite.amax(1) - finite.amin(1)).max())
     return bool(torch.allclose(logits, expected, rtol=0, atol=1e-3 * spread, equal_nan=True))
 
 
 def _folds(model: nn.Module, images: Tensor) -> list[tuple[nn.Conv2d, nn.Module, str]]:
-    """Convolutions whose very output a batch norm takes, with that batch norm's place."""
+    """Convolutions whose output goes directly into a batch norm, with that batch norm's place."""
     made: dict[int, nn.Conv2d] = {}
     kept: list[Tensor] = []  # so that no other tensor gets the same id
     found: dict[nn.Module, nn.Conv2d] = {}
@@ -131,7 +131,7 @@ def _folds(model: nn.Module, images: Tensor) -> list[tuple[nn.Conv2d, nn.Module,
         kept.append(output)
 
     def normalised(module: nn.Module, inputs: tuple[Tensor, ...]) -> None:
-        # Without running statistics it normalises by the batch: no convolution does that.
+        # Without running statistics it normalises by the batch, which no convolution can do.
         if id(inputs[0]) in made and cast(nn.BatchNorm2d, module).running_mean is not None:
             found[module] = made[id(inputs[0])]
 

@@ -1,4 +1,4 @@
-"""The model under examination with its images, and what several checks ask of it."""
+"""The model under examination with its images, and the results that several checks need."""
 
 from collections.abc import Callable
 from dataclasses import dataclass
@@ -22,7 +22,7 @@ Loss = Callable[[Tensor, Tensor], Tensor]
 
 
 class ZeroGradients(nn.Module):
-    """A model that autograd cannot pass, as one whose gradients are zero, so that attacks run."""
+    """Gives a model that autograd cannot differentiate zero gradients, so that attacks run."""
 
     def __init__(self, model: nn.Module) -> None:
         super().__init__()
@@ -35,7 +35,7 @@ class ZeroGradients(nn.Module):
 
 
 def why_no_gradient(model: nn.Module, images: Tensor) -> str | None:
-    """Autograd's complaint about the model, if it has one."""
+    """Autograd's error for the model, if it raises one."""
     with untouched(model), torch.enable_grad():
         images = images.detach().clone().requires_grad_()
         try:
@@ -47,7 +47,7 @@ def why_no_gradient(model: nn.Module, images: Tensor) -> str | None:
 
 @dataclass
 class Subject:
-    """A model, images and a budget; flags and gradients in batches, the common ones kept."""
+    """A model, images and a budget; flags and gradients in batches, the common ones cached."""
 
     model: nn.Module
     images: Tensor
@@ -58,14 +58,14 @@ class Subject:
     effort: Effort
 
     def logits(self, images: Tensor) -> Tensor:
-        """The float32 outputs, in eval mode; a model without an answer cannot be examined."""
+        """The float32 outputs, in eval mode; outputs that are not finite are refused."""
         with untouched(self.model), torch.no_grad(), exact_float32():
             logits = torch.cat(
                 [self.model(part).float() for part in torch.split(images, self.batch_size)]
             )
         if not bool(logits.isfinite().all()):
             raise UserError(
-                "the model gives outputs that are not finite on these images or near them; mend "
+                "the model returns outputs that are not finite on these images or near them; fix "
                 "it first (`evaluate` counts such images as broken)"
             )
         return logits
@@ -77,7 +77,7 @@ class Subject:
     def gradients(self, images: Tensor, loss: Loss, classes: Tensor | None = None) -> Tensor:
         """The gradient of each image's loss, a function of the logits and labels (or classes).
 
-        What is not finite counts as zero: no attack can use it.
+        Values that are not finite count as zero: no attack can use them.
         """
         gradients = []
         classes = self.labels if classes is None else classes
@@ -93,7 +93,7 @@ class Subject:
         return torch.cat(gradients).nan_to_num(0.0, 0.0, 0.0)
 
     def survivors(self, settings: AttackSettings, among: Tensor | None = None) -> Tensor:
-        """Which of the images, or of those among them, an attack leaves right."""
+        """Which of the images, or of those in `among`, survive an attack."""
         return self.attacked(settings, among)[0]
 
     def attacked(
@@ -137,7 +137,7 @@ class Subject:
 
     @cached_property
     def right(self) -> Tensor:
-        """Which clean images are right."""
+        """Which clean images the model classifies right."""
         return self.clean_logits.argmax(1) == self.labels
 
     @cached_property
@@ -146,24 +146,24 @@ class Subject:
 
     @property
     def pgd(self) -> Tensor:
-        """Which images PGD leaves right."""
+        """Which images survive PGD."""
         return self._under_pgd[0]
 
     @property
     def pgd_images(self) -> Tensor:
-        """The images as PGD left them; what is wrong without it stays clean."""
+        """The images after PGD; those misclassified without it stay clean."""
         return self._under_pgd[1]
 
     @cached_property
     def apgd(self) -> Tensor:
-        """Which images APGD-CE and then APGD-T leave right."""
+        """Which images survive APGD-CE and then APGD-T."""
         steps = self.effort.apgd_steps
         left = self.survivors(APGD(epsilon=self.epsilon, steps=steps))
         return self.survivors(APGD(epsilon=self.epsilon, steps=steps, loss="dlr-targeted"), left)
 
     @cached_property
     def white_box(self) -> Tensor:
-        """Which images PGD and APGD both leave right."""
+        """Which images survive both PGD and APGD."""
         return self.pgd & self.apgd
 
 

@@ -1,4 +1,4 @@
-"""What is evaluated: a run folder's model, or what somebody's own function returns."""
+"""What is evaluated: the model of a run folder, or one that a user's own function returns."""
 
 import hashlib
 from dataclasses import dataclass
@@ -27,7 +27,7 @@ from bilateral.runtime import place
 from bilateral.weights import check_network, read_about, read_weights
 
 ANSWERS = 64
-"""Images that a model from outside answers before its figures are taken for those of another."""
+"""How many images a user's own model must classify as before for its stored flags to be reused."""
 
 
 @dataclass(frozen=True)
@@ -41,21 +41,21 @@ class Target:
     split: Split
     code_digest: str = ""
     label_rule: Labels | None = None
-    """How the run that trained the model perturbed labels; none where no run is known."""
+    """How the run that trained the model perturbed labels; None if no run is known."""
     config_digest: str = ""
-    """Of the run that trained the model; empty where no run is known."""
+    """Of the run that trained the model; empty if no run is known."""
     trained_on: str = ""
     """The data of that run."""
     trained_at: float | None = None
-    """Its budget; none where it had no adversary."""
+    """The budget of that run; None if it had no adversary."""
     doubts: tuple[str, ...] = ()
-    """What is known of these images that casts doubt on every figure."""
+    """Warnings about these images that cast doubt on every figure."""
 
     @property
     def epsilon(self) -> float:
         """The budget that this data set is usually attacked with.
 
-        Nobody's own pictures have a usual one: theirs is what the model was trained for.
+        A user's own pictures have no usual one: theirs is the budget the model was trained with.
         """
         own = self.trained_at if self.data.startswith("folder:") else None
         return own or usual_budget(self.data)
@@ -66,7 +66,7 @@ def find_target(
 ) -> Target:
     """A run folder's model, or what file.py:function or package.module:function returns.
 
-    The model is on the device but in the mode it came in: a model in train mode is worth a word.
+    The model is on the device but keeps its mode, so that the guards can warn of train mode.
     """
     if not name:
         raise UserError("no model is named: give a run folder, or file.py:function of your own")
@@ -101,7 +101,7 @@ def find_target(
             doubts,
         )
     if name.endswith(".py"):
-        raise UserError(f"{name} names no function: {name}:FUNCTION is one that returns a model")
+        raise UserError(f"{name} names no function: give {name}:FUNCTION, which returns a model")
     if ":" not in name:
         raise UserError(f"no run folder at {name} (file.py:function names your own model)")
     if data is None:
@@ -117,9 +117,9 @@ def find_target(
 
 
 def _trained_on_others(folder: RunFolder, data: str) -> tuple[str, ...]:
-    """That the pictures which a folder has for training are not those of a run on a folder.
+    """A warning if a folder's training pictures are not those that a run was trained on.
 
-    Where it brings its own for test, it does not matter which these are.
+    If the folder has test pictures of its own, its training pictures do not matter.
     """
     kind, _, path = data.partition(":")
     before = read_about(folder.weights).get("pictures")
@@ -128,13 +128,13 @@ def _trained_on_others(folder: RunFolder, data: str) -> tuple[str, ...]:
     if training_files(Path(path)) == before:
         return ()
     return (
-        f"{data} has other pictures for training than when the model was trained (added, gone, "
-        "moved or renamed): what is for test now may have been trained on",
+        f"{data} has other training pictures than when the model was trained (added, removed, "
+        "moved or renamed): the model may have been trained on today's test pictures",
     )
 
 
 def _same_classes(folder: RunFolder, split: Split, data: str) -> None:
-    """Refuse data whose classes are not the model's: every number of a class would mean another."""
+    """Refuse data whose classes are not the model's: class numbers would mean different classes."""
     known = read_about(folder.weights)["classes"]
     if list(split.classes) == known:
         return
@@ -153,13 +153,13 @@ def _same_classes(folder: RunFolder, split: Split, data: str) -> None:
 
 
 def code_digest(model: str) -> str:
-    """The source of somebody's own model: its forward can change while its weights do not."""
+    """A digest of a user's own model's source: its forward can change while its weights do not."""
     own = ":" in model and not model.startswith("timm:")
     return source_digest(model) if own else ""
 
 
 def _attributes(model: nn.Module) -> str:
-    """A digest of what modules hold beside weights and modules: numbers, texts, plain tensors."""
+    """A digest of what modules hold besides weights and modules: numbers, text, plain tensors."""
     lines = [
         f"{path} {type(module).__name__} {attribute} {_plain(value)}"
         for path, module in model.named_modules()
@@ -170,23 +170,23 @@ def _attributes(model: nn.Module) -> str:
 
 
 def _answers(model: nn.Module, images: DeviceImages) -> str:
-    """A digest of the classes that a model sees on the first images.
+    """A digest of a model's predictions for the first images.
 
-    Weights that no state names, such as a session of another library, show in these alone. Of a
-    model that answers otherwise when it is asked again, or not at all, there is none.
+    Weights outside the state dict, such as a session of another library, show only in these. It is
+    empty if the model fails or its predictions change from call to call.
     """
     numbers = torch.arange(min(ANSWERS, len(images)), device=images.labels.device)
     try:
         given = images.floats(numbers)
         first, again = (predictions(model, given) for _ in range(2))
-    except Exception:  # what is wrong with it is told by the checks that come next
+    except Exception:  # the checks that come next report what is wrong with the model
         return ""
     told = ",".join(map(str, first.tolist()))
     return f"-{hashlib.sha256(told.encode()).hexdigest()[:8]}" if torch.equal(first, again) else ""
 
 
 def _plain(value: object) -> str:
-    """An attribute as text where that is all of it; of other objects their kind."""
+    """An attribute as text if it is a plain value, otherwise the name of its type."""
     if isinstance(value, Tensor):
         flat = value.detach().cpu().contiguous().reshape(-1).view(torch.uint8)
         return hashlib.sha256(flat.numpy().tobytes()).hexdigest()
@@ -197,13 +197,13 @@ def _plain(value: object) -> str:
 
 
 def _refuse_code_of_the_folder(folder: RunFolder, model: str) -> None:
-    """A run folder is data: its configuration names the user's own code by its whole path."""
+    """Refuse code that may have come with a run folder; a user's own has a full path outside."""
     file = Path(model.rpartition(":")[0])
     if file.suffix != ".py":
         return
     if not file.is_absolute() or file.resolve().is_relative_to(folder.path.resolve()):
         raise UserError(
-            f"{folder.config} asks for code that may have come with it ({model}): not run; look at "
+            f"{folder.config} asks for code that may have come with it ({model}): not run; inspect "
             "it, and name it yourself as file.py:function"
         )
 

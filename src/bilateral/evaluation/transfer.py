@@ -1,12 +1,12 @@
 """Black-box transfer: images made against source models, shown to target models.
 
-The convention is the paper's black-box tables': every image is attacked on the source, also one
-that the source gets wrong, and a target's accuracy is plain, over all images. An attack by
-gradients hands over its last iterate: the first one that fools the source lies just across the
-source's boundary, and seldom across anybody else's. The diagonal can thus differ from `evaluate`'s
-accuracy, which counts an image as broken if any iterate fools.
+The convention is that of the paper's black-box tables: every image is attacked on the source, even
+one that the source gets wrong, and a target's accuracy is over all images. A gradient attack hands
+over its last iterate: the first one that fools the source lies just across the source's boundary,
+and seldom across another model's. The diagonal can thus differ from `evaluate`'s accuracy, which
+counts an image as broken if any iterate fools.
 
-What a source's images do to each target is kept batch by batch, so an interrupted transfer goes on.
+The targets' flags are saved after every batch, so an interrupted transfer can be resumed.
 """
 
 import time
@@ -41,9 +41,9 @@ from bilateral.weights import weights_digest
 Matrix = dict[str, dict[str, float]]
 """Accuracy by source, then by target."""
 Shown = Callable[[str, int, int], None]
-"""Progress: the attack and its source, images done, images in all."""
+"""Progress: the attack and its source, images done, images in total."""
 SAME = ("attack", "settings", "source", "weights_digest", "code_digest", "data", "data_digest")
-"""What must agree before flags are used again; the budget is among the settings."""
+"""Fields that must match before flags are reused; the budget is among the settings."""
 
 
 class Transfer(Record):
@@ -60,15 +60,15 @@ class Transfer(Record):
     clean: dict[str, float]
     attacks: dict[str, Matrix]
     settings: dict[str, dict[str, dict[str, Any]]]
-    white_box: list[str] = Field(description="models that are source and target")
+    white_box: list[str] = Field(description="models that are both source and target")
     weights_digests: dict[str, str]
-    config_digests: dict[str, str] = Field({}, description="of the runs; of those that are known")
-    seconds: float = Field(description="of the attacks, with what earlier calls spent on them")
+    config_digests: dict[str, str] = Field({}, description="of the runs, as far as known")
+    seconds: float = Field(description="of the attacks, including earlier calls")
     versions: dict[str, str]
 
 
 class TargetFlags(Record):
-    """Which of the images made on a source a target gets right, by their numbers."""
+    """Which of the images made on a source a target gets right, by image number."""
 
     weights_digest: str
     code_digest: str
@@ -92,7 +92,7 @@ class SourceFile(Record):
 
 
 class Participant(NamedTuple):
-    """A model, and what tells it from another of its name."""
+    """A model, and what distinguishes it from another of the same name."""
 
     name: str
     model: nn.Module
@@ -101,7 +101,7 @@ class Participant(NamedTuple):
 
 
 def transfer_members(name: str, epsilon: float) -> Members:
-    """The settings of an attack's members as transfer uses them: gradients to the last iterate."""
+    """The settings of an attack's members, with gradient attacks returning the last iterate."""
     members = attack_members(name, epsilon)
     for member, settings in members.items():
         if isinstance(settings, CarliniWagner | DeepFool):
@@ -116,8 +116,8 @@ def transfer_images(
 ) -> Tensor:
     """Adversarial images made on a source, in float32.
 
-    Each further member of an ensemble goes on with what the source still gets right. An image
-    that an attack put outside the ball does not count: the clean one stands in its place.
+    Each further member of an ensemble attacks the images that the source still gets right. An
+    adversarial image outside the ball is dropped; the clean one is used in its place.
     """
     tried = images.clone()
     left = torch.arange(len(labels), device=labels.device)
@@ -136,9 +136,9 @@ def transfer_images(
 
 @dataclass(frozen=True)
 class Trial:
-    """What every source faces: the images, which are asked for by their places, and the targets.
+    """What all sources have in common: the images, fetched by their places, and the targets.
 
-    Flags are kept in the folder, where there is one.
+    Flags are saved in the folder, if one is given.
     """
 
     targets: list[Participant]
@@ -154,7 +154,7 @@ class Trial:
     stop: StopRequest = field(default_factory=StopRequest)
 
     def batches(self, places: Sequence[int]) -> Iterator[Tensor]:
-        """These places in parts, on the device."""
+        """These places in batches, on the device."""
         every = torch.tensor(places, dtype=torch.int64, device=self.labels.device)
         for start in range(0, len(places), self.batch_size):
             yield every[start : start + self.batch_size]
@@ -172,7 +172,7 @@ class Trial:
     def attack(self, name: str, source: Participant) -> tuple[dict[str, float], float]:
         """The accuracy of every target on the images of a source, and the seconds they took.
 
-        Only what is missing is attacked; flags are written after every batch.
+        Only images that lack flags are attacked; flags are written after every batch.
         """
         members = transfer_members(name, self.epsilon)
         file, path = self._blank(name, members, source), self._path(name, source)
@@ -211,7 +211,7 @@ class Trial:
         return accuracies, file.seconds * len(chosen) / recorded
 
     def _path(self, attack: str, source: Participant) -> Path | None:
-        """Where flags lie; two sources' names may look alike as file names, so the weights tell."""
+        """The path of flags; it names the weights, as file names of two sources may be the same."""
         if self.folder is None:
             return None
         budget = fraction_text(self.epsilon).replace("/", "-")
@@ -219,7 +219,7 @@ class Trial:
         return self.folder / "flags" / f"{safe_name(attack)}@{budget}" / file
 
     def _blank(self, attack: str, members: Members, source: Participant) -> SourceFile:
-        """An attack of which nothing is known."""
+        """The file of an attack without any flags."""
         return SourceFile(
             schema=1,
             attack=attack,
@@ -242,7 +242,7 @@ def _as_json(members: Members) -> dict[str, dict[str, Any]]:
 
 
 def _known(path: Path, blank: SourceFile) -> SourceFile:
-    """What an earlier call left of the same attack, models and data; else the blank file."""
+    """The file that an earlier call left for the same attack, models and data, or the blank one."""
     file = read_record(path, SourceFile, "; remove it")
     if any(getattr(file, key) != getattr(blank, key) for key in SAME):
         return blank
@@ -293,7 +293,7 @@ def transfer(
     """The transfer matrix of models that take images in [0, 1] and return logits.
 
     A model under the same name on both sides is the same model. `numbers` are the images' numbers
-    in their data set, which decide the noise.
+    in their data set, which determine the noise.
     """
     places = torch.arange(len(labels)) if numbers is None else numbers
     trial = Trial(
@@ -311,7 +311,7 @@ def transfer(
 
 
 def first_names(models: Mapping[str, Target]) -> dict[str, str]:
-    """Every model's name, and of those that are one model, by weights and code, the first."""
+    """Every model's name, replaced by the first name of a model of the same weights and code."""
     first: dict[tuple[str, str], str] = {}
     return {
         name: first.setdefault((weights_digest(model.model), model.code_digest), name)
@@ -335,8 +335,8 @@ def transfer_between(
 ) -> Transfer:
     """The transfer matrix of targets of `evaluate`, all on the test images that they share.
 
-    A model goes by one name (`first_names`): under two it would pass for black-box to itself.
-    Flags are kept in the folder; what it holds of the same models, images and settings is used.
+    A model must have one name (`first_names`): under two, attacks on itself would pass for
+    black-box. Flags are saved in the folder, and reused for the same models, images and settings.
     """
     for attack in attacks:
         transfer_members(attack, epsilon)
@@ -344,11 +344,11 @@ def transfer_between(
     first = next(iter(models.values()))
     digest = data_digest(first.split)
     for other in models.values():
-        # Runs on a folder without a test set hold out images by their seeds.
+        # Runs on the same folder may read its images at different sizes.
         if other.data != first.data or data_digest(other.split) != digest:
             raise UserError(
                 f"{first.name} and {other.name} are tested on different images "
-                f"({first.data}, {other.data}): --data gives all models the same"
+                f"({first.data}, {other.data}): --data chooses the same for all models"
             )
     known = DeviceImages(first.split, device)
     chosen = chosen_images(first.split, images, first.data)
@@ -365,7 +365,7 @@ def transfer_between(
         except UserError as error:
             raise UserError(f"{name}: {error}") from None
         warnings += [f"{name}: {message}" for message in messages]
-    for message in warnings:  # of no model before every model fits
+    for message in warnings:  # only once every model has passed
         warn(message)
     participants = {
         name: Participant(name, model.model, weights_digest(model.model), model.code_digest)

@@ -1,7 +1,7 @@
-"""A claim checked without attacking again: kept adversarial images against the float32 model.
+"""A claim checked without attacking again: saved adversarial images against the float32 model.
 
-What is claimed lies beside the images, in `attacks/<attack>@<epsilon>.json`: which of them are
-broken. Each must lie in the ball (tolerance 1e-6) and in [0, 1], and fool the model.
+The claim is in the run folder's `attacks/<attack>@<epsilon>.json`: which of the images are broken.
+Each of these must lie in the ball (tolerance 1e-6) and in [0, 1], and fool the model.
 """
 
 from pathlib import Path
@@ -32,7 +32,7 @@ from bilateral.weights import weights_digest
 
 
 class Kept(BaseModel):
-    """What a file of adversarial images says of itself."""
+    """The description in a file of adversarial images."""
 
     attack: str
     epsilon: Fraction
@@ -40,15 +40,15 @@ class Kept(BaseModel):
     weights_digest: str
     code_digest: str | None = None
     data_digest: str | None = None
-    """Of these two none is known where an older version kept the images."""
+    """These two are None if an older version saved the images."""
 
 
 class Verification(Record):
-    """What was found in a file of adversarial images; lists are numbers of images.
+    """What was found in a file of adversarial images; lists hold image numbers.
 
-    An image is fooled if the model is wrong on it and it lies in the ball, in [0, 1] and is finite.
-    The smallest perturbation that an L2 attack found may lie outside the ball: such an image does
-    not count as fooled, and nothing was claimed of it.
+    An image counts as fooled if the model is wrong on it, and it is finite, in the ball and in
+    [0, 1]. The smallest perturbation that an L2 attack found may lie outside the ball: such an
+    image does not count as fooled, and was not claimed to be broken.
     """
 
     file: str
@@ -66,9 +66,9 @@ class Verification(Record):
     robust_interval: Interval
     claimed_accuracy: float | None
     claimed_images: int
-    """How many images the flags beside them are of; only the kept ones are checked."""
+    """How many images have flags; only the saved ones are checked."""
     claim_holds: bool | None
-    """Of the kept images; none where nothing is claimed of them."""
+    """Of the saved images; None if nothing is claimed about them."""
     outside_ball: list[int]
     outside_range: list[int]
     not_finite: list[int]
@@ -79,11 +79,11 @@ class Verification(Record):
 
 
 def kept_images(path: Path) -> tuple[AdversarialImages, Kept]:
-    """A file that `evaluate --save-adversarial` wrote, and what it says of itself."""
+    """The images of a file that `evaluate --save-adversarial` wrote, and its description."""
     stored = AdversarialImages.read(path)
     try:
         kept = Kept.model_validate(stored.about)
-        if ":" not in kept.attack:  # somebody's own attack is not needed, nor looked for
+        if ":" not in kept.attack:  # a user's own attack is not needed, so not loaded
             attack_members(kept.attack, kept.epsilon)
     except ValidationError as error:
         raise UserError(f"{path} is damaged: {first_complaint(error)}") from None
@@ -99,17 +99,17 @@ def verify_images(
     device: torch.device,
     batch_size: int = 250,
 ) -> Verification:
-    """Check every kept image against the target's model."""
+    """Check every saved image against the target's model."""
     digest = weights_digest(target.model)
     if digest != kept.weights_digest:
         raise UserError(
             f"{stored.path} was made against other weights ({kept.weights_digest[:12]}) "
             f"than those of {target.name} ({digest[:12]})"
         )
-    if kept.code_digest not in (None, target.code_digest):  # the same weights, read otherwise
+    if kept.code_digest not in (None, target.code_digest):  # same weights, other code
         raise UserError(
             f"{stored.path} was made against other code than that of {target.name}: its source, "
-            "what its modules hold or what it answers has changed; evaluate it again"
+            "its modules' attributes or its predictions have changed; evaluate it again"
         )
     numbers = sorted(stored.images)
     known = DeviceImages(target.split, device)
@@ -169,7 +169,7 @@ def verify_images(
 
 
 def _check_numbers(stored: AdversarialImages, numbers: list[int], known: DeviceImages) -> None:
-    """Images that are those of this data set, in number and shape."""
+    """Refuse images whose numbers or shape are not those of this data set."""
     if not all(isinstance(number, int) and 0 <= number < len(known) for number in numbers):
         raise UserError(
             f"{stored.path} numbers its images {numbers[0]} to {numbers[-1]}, "
@@ -179,13 +179,13 @@ def _check_numbers(stored: AdversarialImages, numbers: list[int], known: DeviceI
     if first.dtype != np.float32 or first.shape != known.image_shape:
         raise UserError(
             f"{stored.path} holds {first.dtype} images of shape {first.shape}, but the test "
-            f"images are float32 of {known.image_shape} (--image-size says how folder:PATH "
-            "is read)"
+            f"images are float32 of {known.image_shape} (--image-size sets the size at which "
+            "folder:PATH is read)"
         )
 
 
 def _flags(stored: AdversarialImages, kept: Kept) -> dict[int, bool]:
-    """The robust flags of the attack; none where no record of the same model lies beside it."""
+    """The robust flags of the attack; empty if the folder has none of the same model and data."""
     folder = RunFolder(stored.path.resolve().parent.parent)
     path = folder.attack(kept.attack, fraction_text(kept.epsilon))
     if not path.is_file():
