@@ -5,8 +5,10 @@ import shutil
 from pathlib import Path
 
 import pytest
+import torch
 from PIL import Image
 
+import bilateral
 from bilateral.cli import main
 from bilateral.data.datasets_entry import SPLITS
 from bilateral.data.readers_folder import files_of_split
@@ -258,6 +260,30 @@ def test_what_uneven_classes_make_of_a_figure_is_told(
     ) == told
     *_, entry = json.loads((tmp_path / "out" / "evaluation.json").read_text())["entries"]
     assert any("may lie outside" in warning for warning in entry["warnings"]) == told
+
+
+def test_one_class_alone_is_as_uneven_as_can_be() -> None:
+    torch.manual_seed(0)
+    model = torch.nn.Sequential(torch.nn.Flatten(), torch.nn.Linear(4, 3)).eval()
+    images, labels = torch.rand(12, 1, 2, 2), torch.zeros(12, dtype=torch.long)
+    found = [
+        "always answering 0 would be right on 100.0 %" in " ".join(result.warnings)
+        for result in (
+            bilateral.evaluate(model, images[:count], labels[:count], "fgsm", force=True)
+            for count in (12, 1)
+        )
+    ]
+    assert found == [True, False], "a single image is of one class in any case"
+
+
+def test_a_folder_spelled_otherwise_is_the_runs_own(own: Path) -> None:
+    """The page said that checks were made on other data, and figures were put aside."""
+    words = [str(own), "--attacks", "fgsm", "--quiet"]
+    assert main(["evaluate", *words]) == 0
+    assert main(["evaluate", *words, "--data", f"folder:{Path('own').resolve()}"]) == 0
+    (entry,) = json.loads((own / "evaluation.json").read_text())["entries"]
+    assert entry["data"] == "folder:own"
+    assert not (own / "attacks" / "before").exists()
 
 
 def test_a_folder_with_its_own_pictures_for_test_may_grow(

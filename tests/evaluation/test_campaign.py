@@ -19,7 +19,7 @@ from bilateral.data import readers_folder
 from bilateral.data.photographs import Photographs
 from bilateral.errors import UserError
 from bilateral.evaluation import campaign as campaign_module
-from bilateral.evaluation.campaign import evaluate_target
+from bilateral.evaluation.campaign import _evened, evaluate_target
 from bilateral.evaluation.target import find_target
 from bilateral.runs import RunFolder
 
@@ -319,6 +319,39 @@ def test_a_worst_case_is_not_told_above_what_is_known(tmp_path, digits_run, caps
     entry = json.loads((tmp_path / "run/evaluation.json").read_text())["entries"][-1]
     left = 100 * entry["worst_case_accuracy"]
     assert left < shown and f"the worst case is {left:.1f} %, not {shown:.1f} %" in said
+
+
+def test_what_was_put_aside_is_known_as_well(tmp_path, monkeypatch, capsys):
+    """Broken by an attack whose file had to make room for that of edited code."""
+    monkeypatch.chdir(tmp_path)
+    code = (
+        "import torch\n"
+        "def build():\n"
+        "    torch.manual_seed(0)\n"
+        "    return torch.nn.Sequential(torch.nn.Flatten(), torch.nn.Linear(64, 10)).eval()\n"
+    )
+    words = ["evaluate", "own.py:build", "--data", "digits", "--quiet", "--force", "--json"]
+    words += ["--epsilon", "20/255", "--images"]
+
+    def worst(text, images, attacks):
+        Path("own.py").write_text(text)
+        assert main([*words, images, "--attacks", attacks]) == 0
+        out, err = capsys.readouterr()
+        return json.loads(out)["worst_case_accuracy"], err
+
+    robust, _ = worst(code, "60", "fgsm,pgd10-step8")
+    worst(f"{code}# a note\n", "60", "fgsm,pgd10-step8")
+    alone, said = worst(code, "59", "pgd1-rd-step1")
+    assert 59 * alone > 60 * robust
+    assert "fgsm, pgd10-step8 broke more of these images in earlier evaluations" in said
+
+
+def test_a_subset_of_fewer_images_than_classes():
+    """Those of the largest class need not be among them."""
+    labels = np.repeat([0, 1, 2], [4, 5, 40])
+    for chosen in ([0], [0, 5], list(range(9))):
+        (said,) = _evened(labels, np.array(chosen))
+        assert said.startswith(f"these {len(chosen)} images are drawn evenly")
 
 
 def test_an_edited_attack_of_ones_own_is_run_anew(target, tmp_path):

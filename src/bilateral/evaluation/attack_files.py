@@ -153,12 +153,13 @@ def measured(one: Evaluation | AttackFile) -> tuple[str, str, str]:
 
 def broken_before(result: Evaluation, folder: RunFolder, numbers: Sequence[int]) -> list[str]:
     """A warning if attacks of earlier evaluations broke images that are robust in this one."""
-    known = {}
-    for path in (folder.path / "attacks").glob(f"*@{result.epsilon_text.replace('/', '-')}.json"):
+    known: dict[str, dict[int, bool]] = {}
+    attacks, budget = folder.path / "attacks", result.epsilon_text.replace("/", "-")
+    for path in (*attacks.glob(f"{BEFORE}/*@{budget}.*.json"), *attacks.glob(f"*@{budget}.json")):
         with suppress(UserError):
             file = read_record(path, AttackFile)
-            if measured(file) == measured(result):
-                known[file.attack] = file.settled()
+            if measured(file) == measured(result) and file.epsilon_text == result.epsilon_text:
+                known.setdefault(file.attack, {}).update(file.settled())
     here = [known.get(name, {}) for name in result.attacks]
     hold = {one for one in numbers if all(flags.get(one, True) for flags in here)}
     by = {name: {one for one in hold if not flags.get(one, True)} for name, flags in known.items()}

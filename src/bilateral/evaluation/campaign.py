@@ -316,7 +316,7 @@ def _record(
         *warnings,
         *uncounted(summaries, target.split.labels[numbers].tolist()),
         *broken_before(result, target.folder, numbers),
-        *uneven(result),
+        *uneven(result, len(target.split.classes)),
         *_evened(target.split.labels, campaign.numbers),
     ]
     stored.put(result)
@@ -327,7 +327,8 @@ def _record(
 
 def _evened(labels: np.ndarray, numbers: np.ndarray) -> list[str]:
     """A warning if a subset is balanced over the classes while the whole set is not."""
-    of_all, of_chosen = (np.bincount(some, minlength=1) for some in (labels, labels[numbers]))
+    classes = int(labels.max()) + 1
+    of_all, of_chosen = (np.bincount(some, minlength=classes) for some in (labels, labels[numbers]))
     share = of_all.max() / len(labels)
     if share - of_chosen[of_all.argmax()] / len(numbers) <= UNEVEN:
         return []

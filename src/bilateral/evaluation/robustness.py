@@ -222,15 +222,16 @@ def evaluate(
         weights_digest=weights_digest(model),
         versions=versions(device),
     )
-    result.warnings = [*doubts, *uncounted(summaries, labels.tolist()), *uneven(result)]
+    result.warnings = [*doubts, *uncounted(summaries, labels.tolist()), *uneven(result, classes)]
     return result
 
 
-def uneven(result: Evaluation) -> list[str]:
+def uneven(result: Evaluation, classes: int) -> list[str]:
     """A warning if always answering one class, which no attack can change, would do as well."""
     largest = max(result.per_class, key=lambda one: one.images)
-    share, classes = largest.images / result.images, len(result.per_class)
-    if classes < 2 or share < 1 / classes + UNEVEN or result.worst_case_interval[0] > share:
+    share, fewest = largest.images / result.images, -(-result.images // classes)
+    even = share < 1 / classes + UNEVEN or largest.images <= fewest
+    if even or result.worst_case_interval[0] > share:
         return []
     return [
         f"always answering {largest.name} would be right on {percent(share)} % of these images "

@@ -74,13 +74,15 @@ def find_target(
         folder = RunFolder(Path(name))
         run, model = trained_model(folder, device)
         chosen = data or run.data.name
+        if location(chosen) == location(run.data.name):
+            chosen = run.data.name  # one spelling: figures are compared by it
         size = image_size or (run.image_size if chosen.startswith("folder:") else None)
         split = load(chosen, "test", image_size=size)
         _same_classes(folder, split, chosen)
         results = folder
         doubts: tuple[str, ...] = ()
-        if location(chosen) == location(run.data.name):
-            same_test_pictures(folder, run.data.name)
+        if chosen == run.data.name:
+            same_test_pictures(folder, chosen)
         else:
             results = folder.on(location(chosen))
         if run.data.name.startswith("folder:"):
