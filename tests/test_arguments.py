@@ -76,15 +76,15 @@ def said(capsys, monkeypatch, tmp_path):
         ),
         (
             f"{TRAIN} --weight-perturbation-along momentum --optimiser.turn 0.1",
-            "--weight-perturbation-along momentum is SGD's: no --optimiser.turn",
+            "--weight-perturbation-along momentum needs SGD: no --optimiser.turn",
         ),
         (
             f"{TRAIN} --labels.averaged-share 0.4",
-            "--labels.averaged-share is for adversarial training with averaging",
+            "--labels.averaged-share needs adversarial training with averaging",
         ),
         (
             f"{TRAIN} --adversary.prior-start --data.augment resized-crop-flip",
-            "--adversary.prior-start follows crops alone: --data.augment must not resize",
+            "--adversary.prior-start can only follow crops: --data.augment must not resize",
         ),
         (
             f"{TRAIN} --adversary.random-start False",
@@ -100,7 +100,7 @@ def said(capsys, monkeypatch, tmp_path):
         ("evaluate", "evaluate needs TARGET: a run folder, or file.py:function"),
         ("verify", "verify needs FILE: <run>/adversarial/"),
         ("data check", "data check needs NAME: a data set's name"),
-        ("transfer", "transfer needs --sources: models that images are made on"),
+        ("transfer", "transfer needs --sources: models on which images are made"),
         (f"{TRAIN} --optimiser.lr 0.1", "--optimiser.lr; nearest: --optimiser.learning-rate,"),
         ("transfer --sources a --tragets b", "unknown option --tragets; nearest: --targets"),
     ],
@@ -141,7 +141,7 @@ def test_a_run_stays_inside_its_out(name, said):
 def test_a_run_folder_in_place_of_a_recipe_is_told_how(said, tmp_path):
     (tmp_path / "config.json").write_text("{}")
     code, error = said(f"train {tmp_path}")
-    assert code == 2 and f"{tmp_path}/config.json repeats its run" in error
+    assert code == 2 and f"to repeat its run, give {tmp_path}/config.json" in error
 
 
 BOX = """

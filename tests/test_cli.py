@@ -108,7 +108,7 @@ def test_what_is_one_process_says_so_under_torchrun(command, monkeypatch, capsys
     monkeypatch.setenv("TORCHELASTIC_RUN_ID", "none")
     capsys.readouterr()
     assert main([command, "x"]) == 2
-    told = f"bilateral: {command} is one process; torchrun is for train and evaluate\n"
+    told = f"bilateral: {command} runs in one process; torchrun is for train and evaluate\n"
     assert capsys.readouterr().err == told
 
 
@@ -206,7 +206,7 @@ def test_a_signal_saves_first(tmp_path, number, code):
         process.send_signal(number)
         rest = process.stderr.read()
         assert process.wait(timeout=60) == code
-    assert "the same command goes on from here" in rest
+    assert "the same command resumes from here" in rest
     assert "Traceback" not in rest
     assert (tmp_path / "digits-r-mc-la" / "seed0" / "checkpoint.pt").exists()
 
@@ -394,7 +394,7 @@ def test_what_pgd_leaves_is_called_an_upper_bound(tmp_path, trained, capsys):
     words = ["evaluate", str(tmp_path / "run"), "--images", "20", "--quiet", "--attacks"]
     for attack, told in (("fgsm", True), ("apgd", False), ("pgd5", False)):
         assert main([*words, attack]) == 0
-        assert ("upper bounds: AutoAttack was not run" in capsys.readouterr().out) == told
+        assert ("upper bounds: AutoAttack, which was not run" in capsys.readouterr().out) == told
 
 
 def test_formats(trained, capsys):

@@ -51,7 +51,7 @@ class Value(BaseModel):
         ({"rate": "x"}, "rate 'x': must be a number"),
         ({"rate": float("nan")}, "rate nan: must be a finite number"),
         ({"way": "left"}, "way 'left': must be one of up, down"),
-        ({"name": 3}, "name 3: must be a text"),
+        ({"name": 3}, "name 3: must be text"),
         ({"flag": "perhaps"}, "flag 'perhaps': must be true or false"),
         ({"places": 3}, "places 3: must be a list"),
         ({"places": [1, "x"]}, "places.1 'x': must be a whole number"),
@@ -60,7 +60,7 @@ class Value(BaseModel):
         ({"part": {"depth": []}}, "part.depth: must be a whole number"),
         ({"odd": 4}, "odd: 4 is even"),
         ({"neded": 3}, "neded is unknown"),
-        ({"name": ["x"] * 1000}, "name: must be a text"),
+        ({"name": ["x"] * 1000}, "name: must be text"),
         ({"count": "x" * (LONGEST + 1)}, "count: must be a whole number"),
     ],
 )

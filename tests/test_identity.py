@@ -63,7 +63,7 @@ def test_figures_of_weights_that_are_gone_are_neither_shown_nor_compared(
         shutil.copy(b / name, a / name)
     (files,) = gather([str(a)])
     assert not files.entries and not files.attacks
-    assert any("of other weights" in gap.problem for gap in files.gaps)
+    assert any("made with other weights" in gap.problem for gap in files.gaps)
     said = refused(capsys, "compare", str(a), str(b), "--attack", "fgsm")
     assert "of other weights than" in said and f"bilateral evaluate {a} --attacks fgsm" in said
     assert main(["evaluate", str(a), "--attacks", "fgsm", "--images", "20", "--quiet"]) == 0
@@ -79,7 +79,7 @@ def test_a_checkpoint_of_another_run_is_not_gone_on_with(
     folder.weights.unlink()
     content = folder.checkpoint.read_bytes()
     said = refused(capsys, "train", "digits-r-mc-la", *SMALL, "--name", "b")
-    assert "checkpoint.pt was trained by another configuration" in said
+    assert "checkpoint.pt was trained with another configuration" in said
     assert "method: undefended -> adversarial" in said
     assert folder.checkpoint.read_bytes() == content and not folder.weights.exists()
 
@@ -92,7 +92,7 @@ def test_weights_under_an_edited_configuration_are_refused(
     edit(folder.config, epochs=40)
     target = str(folder.config if command == "train" else folder.path)
     said = refused(capsys, command, target, "--quiet")
-    assert "model.safetensors was trained by another configuration" in said
+    assert "model.safetensors was trained with another configuration" in said
     assert "epochs: 1 -> 40" in said
 
 
@@ -382,7 +382,7 @@ def test_figures_of_other_pictures_of_one_name_are_not_side_by_side(
     assert main(["evaluate", str(own), *words]) == 0
     (files,) = gather([str(own)])
     assert [one["epsilon_text"] for one in files.entries] == ["16/255"]
-    assert any("of other images of that name" in gap.problem for gap in files.gaps)
+    assert any("made with other images under the same name" in gap.problem for gap in files.gaps)
     assert main(["export", str(own), "--out", "export", "--quiet"]) == 0
     card = Path("export/MODEL_CARD.md").read_text()
     assert f"at {at_one['epsilon_text']}" in card and "of other images of that name" in card

@@ -61,7 +61,10 @@ RUN = "runs/digits/seed0"
         (f"evaluate {RUN} --image-size 32", "--image-size 32 is for folder:PATH: digits has"),
         (f"evaluate {RUN} --attacks pgd20-step0", "-stepS is a step of S/255, S above 0"),
         (f"evaluate {RUN} --attacks pgd20-step999", "and at most 255"),
-        (f"evaluate {RUN} --out text.txt --attacks fgsm --images 5 --quiet", "in the way of a"),
+        (
+            f"evaluate {RUN} --out text.txt --attacks fgsm --images 5 --quiet",
+            "a file is where a folder is needed",
+        ),
         (f"transfer --sources {RUN} --targets {RUN} --attacks pgd9-step0", "S above 0"),
         (
             f"transfer --sources {RUN} --targets own.py:maps --data digits",
@@ -71,7 +74,10 @@ RUN = "runs/digits/seed0"
         ("evaluate own.py:maps --data folder:pictures --image-size 0", "--image-size 0: must be"),
         ("train digits-r-mc-la --data folder:", "folder: names no folder: write folder:PATH"),
         ("train digits-r-mc-la --data folder:nowhere", "nowhere is not a folder"),
-        ("train digits-r-mc-la --weights their.pth", "convert them by safetensors.torch.save_file"),
+        (
+            "train digits-r-mc-la --weights their.pth",
+            "convert them with safetensors.torch.save_file",
+        ),
         (
             f"evaluate {RUN} --attacks pgd20-x5-last",
             "-last is for one start and does not combine with -xN",

@@ -49,7 +49,7 @@ def test_intervals_do_not_leave_zero_and_one():
     ],
 )
 def test_flags_that_do_not_belong_to_images_are_refused(fields):
-    with pytest.raises(ValidationError, match=r"comes twice|another length"):
+    with pytest.raises(ValidationError, match=r"occurs twice|another length"):
         MemberFlags(**fields)
 
 

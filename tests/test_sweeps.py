@@ -111,7 +111,7 @@ def test_a_spent_budget_starts_nothing_and_says_so(tmp_path, capsys):
         assert main([*words, "--minutes", wrong]) == 2
         assert "--minutes" in capsys.readouterr().err
     assert main([*words, "--minutes", "0"]) == 0
-    assert "target-none/seed0: not started, the time is spent" in capsys.readouterr().err
+    assert "target-none/seed0: not started, time is up" in capsys.readouterr().err
     assert not list(tmp_path.rglob("*.safetensors"))
     assert {trial["status"] for trial in trials(tmp_path)} == {"not started"}
 
@@ -123,7 +123,9 @@ def test_weights_that_may_know_the_judges_are_told_of(swept, tmp_path, capsys):
         (tmp_path / "small.toml").write_text(text)
         words = ["sweep", str(tmp_path / "small.toml"), "--out", str(tmp_path / f"out-{told}")]
         assert main([*words, "--minutes", "0"]) == 0
-        assert ("begin with weights: if those were trained" in capsys.readouterr().err) == told
+        assert (
+            "start from given weights: if those were trained" in capsys.readouterr().err
+        ) == told
 
 
 def test_a_sweep_knows_the_file_that_its_runs_begin_with(swept, tmp_path, monkeypatch, capsys):
@@ -290,8 +292,8 @@ def test_a_field_of_a_part_leaves_the_rest_of_the_part_alone(text, tmp_path):
 @pytest.mark.parametrize(
     ("text", "message"),
     [
-        ("recipe = 3", "recipe 3: must be a text"),
-        ("recipe = 'digits-r-mc-la'\nnonsense = 1", "nonsense is unknown (there are: recipe, "),
+        ("recipe = 3", "recipe 3: must be text"),
+        ("recipe = 'digits-r-mc-la'\nnonsense = 1", "nonsense is unknown (available: recipe, "),
         (
             "recipe = 'digits-r-mc-la'\n[fields]\nepoch = 3",
             "unknown field 'epoch'; nearest: epochs",
@@ -305,7 +307,10 @@ def test_a_field_of_a_part_leaves_the_rest_of_the_part_alone(text, tmp_path):
         ("recipe = ", "cannot be read"),
         ("recipe = 'digits-r-mc-la'\nseeds = [-1]", "seeds.0 -1: must be at least 0"),
         ("recipe = 'digits-r-mc-la'\nheld_out = -5", "held_out -5: must be at least 1"),
-        ("recipe = 'digits-r-mc-la'\n[grid]\nseed = [0, 1]", "seeds are the file's `seeds`"),
+        (
+            "recipe = 'digits-r-mc-la'\n[grid]\nseed = [0, 1]",
+            "seeds are set by `seeds` in the file",
+        ),
         ("recipe = 'digits-r-mc-la'\n[grid]\n'data.held_out' = [0]", "must be 1 or more"),
         ("recipe = 'digits-r-mc-la'\nheld_out = 5000", "less than the 1,437 training images"),
         ("recipe = 'digits-r-mc-la'\nseeds = []", "seeds: must have at least 1 value"),
@@ -454,8 +459,8 @@ def test_a_file_that_changes_under_the_jobs_is_told_of(change, tmp_path, monkeyp
     assert main(["sweep", str(path), "--out", out, "--jobs", "2", "--quiet"]) == 2
     error = capsys.readouterr().err
     assert error == (
-        "bilateral: target-none/seed0: the sweep's file, or code of yours, was changed meanwhile; "
-        "start it again\n"
+        "bilateral: target-none/seed0: the sweep's file or your own code has changed; "
+        "start the sweep again\n"
     )
 
 
@@ -480,7 +485,7 @@ def test_when_the_time_is_spent_none_is_started(tmp_path, capsys):
     words = ["sweep", str(tmp_path / "small.toml"), "--out", str(tmp_path / "out")]
     for more in ([], ["--jobs", "2"]):
         assert main([*words, "--minutes", "0", *more]) == 0
-        assert capsys.readouterr().err.count("not started, the time is spent") == 2
+        assert capsys.readouterr().err.count("not started, time is up") == 2
         assert {trial["status"] for trial in trials(tmp_path)} == {"not started"}
 
 
@@ -633,7 +638,7 @@ def test_code_that_changes_while_it_is_judged_is_told_of(name, own, monkeypatch,
     monkeypatch.setattr("bilateral.sweeps.evaluate", edited)
     assert main(own) == 2
     error = capsys.readouterr().err
-    assert error.endswith("b/seed0: your own code was changed meanwhile; start it again\n")
+    assert error.endswith("b/seed0: your own code has changed; start the sweep again\n")
     assert not Path("out/sweep.json").exists()
 
 

@@ -1,4 +1,4 @@
-"""Bilateral adversarial training: train robust image classifiers, and say what they are worth.
+"""Bilateral adversarial training: train robust image classifiers, and measure how robust they are.
 
 The public names are imported on first use, because torch takes seconds to import.
 """

@@ -1,7 +1,7 @@
 """Command-line arguments from typed functions and values, by tyro; its errors as one line.
 
-tyro draws a box around what is wrong, and what pydantic says is meant for programmers: both are
-told again in the words of the command line.
+tyro draws boxes around its errors, and pydantic's are meant for programmers: both are rephrased in
+terms of the command line.
 """
 
 import contextlib
@@ -21,7 +21,7 @@ from bilateral.complaints import complaint
 from bilateral.errors import UserError
 
 _ROOTS = ("Run", "Options")
-"""Classes whose fields are options without a prefix; others give theirs, `Labels` `--labels.`."""
+"""Classes whose fields are options without a prefix; a field of `Labels` has `--labels.`."""
 _KINDS = {"INT": "whole number", "FLOAT": "number"}
 _INTERNAL = r"invalid literal|could not convert|no type matching|Could not find valid parse"
 
@@ -33,12 +33,12 @@ def call(command: Callable[..., Any], arguments: Sequence[str], prog: str) -> An
     def bound(*positional: Any, **named: Any) -> Callable[[], Any]:
         return functools.partial(command, *positional, **named)
 
-    # Parsing and calling are apart: what the command itself prints must not be captured.
+    # Parsing and calling are separate: what the command itself prints must not be captured.
     return parse(bound, arguments, prog)()
 
 
 def parse(target: Callable[..., Any], arguments: Sequence[str], prog: str, **options: Any) -> Any:
-    """Build `target` from the arguments; a bad one becomes a UserError."""
+    """Build `target` from the arguments; a bad argument raises UserError."""
     captured = io.StringIO()
     plainly = contextlib.nullcontext() if wants_help(arguments) else _plain_boxes()
     try:
@@ -59,7 +59,7 @@ def parse(target: Callable[..., Any], arguments: Sequence[str], prog: str, **opt
 
 
 def _refuse_empty_lists(found: object, words: Sequence[str]) -> None:
-    """An option for a list that was given without a member: it would pass for its default, all."""
+    """Refuse a list option given without a value: it would be taken for the default, all."""
     for word, after in zip(words, [*words[1:], "--"], strict=False):
         value = getattr(found, word.removeprefix("--").replace("-", "_"), None)
         if word.startswith("--") and after.startswith("--") and value in ((), []):
@@ -68,9 +68,9 @@ def _refuse_empty_lists(found: object, words: Sequence[str]) -> None:
 
 @contextlib.contextmanager
 def _plain_boxes() -> Iterator[None]:
-    """Boxes as tyro draws them where standard output is no terminal: rules, and no colours.
+    """Make tyro draw its boxes as if standard output were no terminal: rules, and no colours.
 
-    They are as wide as they need to be: a path would else come out in two pieces.
+    They are as wide as they need to be: otherwise a path could be broken in two.
     """
     before = os.environ.get("COLUMNS")
     os.environ["COLUMNS"] = "100000"
@@ -111,7 +111,7 @@ def one_line(box: str, words: Sequence[str], prog: str) -> str:
     """tyro's boxed message as one line: what was given, and what is valid."""
     sections: list[list[str]] = [[]]
     for line in box.splitlines():
-        text = line.strip("│╭╮╰╯ ")  # an older tyro draws them whatever standard output is
+        text = line.strip("│╭╮╰╯ ")  # an older tyro draws them on any standard output
         if set(text) <= {"─", "-"}:
             sections.append([])
         else:
@@ -135,7 +135,7 @@ def one_line(box: str, words: Sequence[str], prog: str) -> str:
 
 
 def _missing(lines: list[str], others: list[list[str]], prog: str) -> str:
-    """What a command needs and was not given; a misspelt option is the likelier reason."""
+    """The arguments that are missing, or else a misspelt option, which is the likelier mistake."""
     needed: dict[str, str] = {}
     for line in lines:
         if match := re.match(r"(--[\w.-]+|[A-Z]+)(?: \[.*|$)", line):
@@ -153,7 +153,7 @@ def _missing(lines: list[str], others: list[list[str]], prog: str) -> str:
 
 
 def _unrecognised(given: str, others: list[list[str]], words: Sequence[str]) -> str:
-    """An option that there is not, or a word too many."""
+    """An unknown option, or a superfluous word."""
     word = given.split(", ")[0]
     if word.startswith("-"):
         near = [
@@ -163,7 +163,7 @@ def _unrecognised(given: str, others: list[list[str]], words: Sequence[str]) -> 
             for line in section[1:]
             for option in re.findall(r"^--[\w.-]+", line)
         ]
-        if word.endswith(".lr") and near:  # too short to look like the name that it stands for
+        if word.endswith(".lr") and near:  # too short to be similar to the full name
             near.insert(0, f"{word.removesuffix('lr')}learning-rate")
         return _unknown_option(word, near)
     before = list(words[: words.index(word)]) if word in words else []
@@ -182,7 +182,7 @@ def _unknown_option(option: str, near: Sequence[str]) -> str:
 
 
 def _not_of_a_kind(option: str, others: list[list[str]], words: Sequence[str]) -> str:
-    """A value that is no number; the help text that tyro adds says what the option takes."""
+    """A value of the wrong type; the help text that tyro adds says what the option takes."""
     usage = next((part[1] for part in others if part[0].startswith("Argument helptext")), "")
     kinds = [_KINDS[kind] for kind in re.findall("|".join(_KINDS), usage)[:1]]
     several, none = " ..." in usage, "{None}" in usage
@@ -198,7 +198,7 @@ def _not_of_a_kind(option: str, others: list[list[str]], words: Sequence[str]) -
 
 
 def budget(option: str, text: str | None) -> float | None:
-    """A budget such as 8/255 given to an option that may be absent."""
+    """The budget, such as 8/255, that an option was given; None if it was not given."""
     if text is None:
         return None
     try:

@@ -1,6 +1,6 @@
-"""Arrays from outside, `.npy` and `.npz`: no size that a file declares is believed; no torch.
+"""Arrays from outside, `.npy` and `.npz`: no size that a file declares is trusted; no torch.
 
-Numbers and text only: an array of objects is a pickle, which could call anything.
+Numbers and text only: an array of objects is a pickle, which could run any code.
 """
 
 import io
@@ -30,11 +30,11 @@ Array = npt.NDArray[Any]
 
 
 def array_of(content: bytes | bytearray) -> Array:
-    """The array of an `.npy` file, on the same memory; ValueError where it is not a whole one."""
+    """The array of an `.npy` file, sharing its memory; ValueError if the file is not intact."""
     stream = io.BytesIO(content[:_HEADER_BYTES])
     try:
         with warnings.catch_warnings():
-            warnings.simplefilter("error")  # numpy warns of headers that it had to repair
+            warnings.simplefilter("error")  # numpy warns about headers that it had to repair
             version = np.lib.format.read_magic(stream)
             shape, in_columns, kind = _HEADERS[version](stream)
     except Exception as error:  # the header is a Python expression: nearly anything can be wrong
@@ -46,16 +46,16 @@ def array_of(content: bytes | bytearray) -> Array:
         raise ValueError(f"{kind} {shape!s:.60} declared, {found} bytes found")
     if not found:
         return np.zeros(shape, dtype=kind)
-    if kind.kind == "U":  # numpy hands any number to Python as a letter
+    if kind.kind == "U":  # numpy passes any number to Python as a character
         letters = np.frombuffer(content, dtype=f"{kind.str[0]}u4", offset=stream.tell())
         if letters.max() > sys.maxunicode:
-            raise ValueError("letters that do not exist")
+            raise ValueError("characters that do not exist")
     flat = np.frombuffer(content, dtype=kind, offset=stream.tell())
     return flat.reshape(shape, order="F" if in_columns else "C")
 
 
 def read_npz(path: Path, damaged: list[str] | None = None) -> dict[str, Array]:
-    """All arrays of an npz file; with a list for their names, without those that are damaged."""
+    """All arrays of an npz file; given a list, damaged ones are skipped and their names added."""
     arrays: dict[str, Array] = {}
     try:
         allowed = max(LIMIT, RATIO * path.stat().st_size)
@@ -80,7 +80,7 @@ def read_npz(path: Path, damaged: list[str] | None = None) -> dict[str, Array]:
 def _unpacked(file: zipfile.ZipFile, member: zipfile.ZipInfo) -> bytearray:
     """A member in small steps: read at once, zipfile unpacks more than was declared."""
     if member.compress_type not in (zipfile.ZIP_STORED, zipfile.ZIP_DEFLATED):
-        raise ValueError(f"{member.filename} is packed in another way than deflate")
+        raise ValueError(f"{member.filename} is not packed by deflate")
     content = bytearray()
     with file.open(member) as stream:
         while block := stream.read(_BLOCK):

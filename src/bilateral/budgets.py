@@ -8,7 +8,7 @@ from pydantic import BeforeValidator
 
 
 def parse_fraction(text: object) -> object:
-    """`"8/255"` as a float; everything else as it came, for pydantic to judge."""
+    """`"8/255"` as a float; any other type is returned unchanged, for pydantic to check."""
     if not isinstance(text, str):
         return text
     numerator, slash, denominator = text.partition("/")
@@ -22,7 +22,7 @@ def parse_fraction(text: object) -> object:
 
 
 def fraction_text(value: float) -> str:
-    """How a budget is written: in 255ths where it is a whole or tenth number of them."""
+    """A budget as text: in 255ths if it is a multiple of a tenth of one."""
     pixels = value * 255
     if abs(pixels - round(pixels, 1)) < 1e-6:
         return f"{round(pixels, 1):g}/255"

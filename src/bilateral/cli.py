@@ -1,4 +1,4 @@
-"""The command `bilateral`: finds the command's module and turns what it raises into exit codes."""
+"""The command `bilateral`: finds the command's module and turns its exceptions into exit codes."""
 
 import os
 import signal
@@ -13,7 +13,7 @@ from bilateral.commands.printing import one_document
 from bilateral.errors import Interrupted, TrainingError, UserError, unknown
 from bilateral.signals import stop_with_parent, stoppable
 
-USAGE = """usage: bilateral COMMAND [arguments]     (bilateral COMMAND --help says more)
+USAGE = """usage: bilateral COMMAND [arguments]     (bilateral COMMAND --help for more)
 
 Train robust image classifiers by bilateral adversarial training, and measure them honestly.
 
@@ -22,16 +22,16 @@ commands:
 
 
 def program() -> int:
-    """The process `bilateral`: before and after the command a Ctrl-C ends it without a word."""
+    """The process `bilateral`: before and after the command, Ctrl-C ends it silently."""
     if signal.getsignal(signal.SIGINT) is signal.default_int_handler:
         signal.signal(signal.SIGINT, signal.SIG_DFL)
     _open_what_is_closed()
     stop_with_parent()
     code = main(process=True)
     if _of_several():
-        # A thread of gloo may still drop a tensor when the interpreter ends; to take the lock of an
-        # interpreter that is going aborts the process (pytorch/pytorch#179291), and torchrun would
-        # call a run failed whose files are all written.
+        # A thread of gloo may still free a tensor while the interpreter shuts down; taking the
+        # interpreter's lock then aborts the process (pytorch/pytorch#179291), and torchrun would
+        # report a run as failed although all its files are written.
         sys.stdout.flush()
         sys.stderr.flush()
         os._exit(code)
@@ -39,29 +39,29 @@ def program() -> int:
 
 
 def _open_what_is_closed() -> None:
-    """A closed standard input or output becomes the null device (`bilateral ... >&-`).
+    """Replace closed standard streams (`bilateral ... >&-`) by the null device.
 
-    A file that is opened later would otherwise get its number, and with it what libraries print.
+    A file opened later would otherwise get their descriptor, and with it what libraries print.
     """
     for name, mode in (("stdin", "r"), ("stdout", "w"), ("stderr", "w")):
-        if getattr(sys, name) is None:  # the lowest free number is that of the closed one
+        if getattr(sys, name) is None:  # opening takes the lowest free descriptor: the closed one
             setattr(sys, name, os.fdopen(os.open(os.devnull, os.O_RDWR), mode))
 
 
 def _of_several() -> bool:
-    """Whether torchrun started this process beside others.
+    """Whether torchrun started this process as one of several.
 
-    By its own variable too: on some clusters every shell has a WORLD_SIZE.
+    Its own variable is checked too: on some clusters every shell has a WORLD_SIZE.
     """
     return "TORCHELASTIC_RUN_ID" in os.environ and os.environ.get("WORLD_SIZE", "1") != "1"
 
 
 def main(arguments: Sequence[str] | None = None, process: bool = False) -> int:
-    """Run a command and return its exit code; it may be what the `process` is for."""
+    """Run a command and return its exit code; `process` says that nothing else runs in it."""
     words = list(sys.argv[1:] if arguments is None else arguments)
-    # Pillow warns of odd pictures that are then refused, or read, in a word of our own.
+    # Pillow warns about odd pictures, which are then read, or refused with our own message.
     warnings.filterwarnings("ignore", module="PIL")
-    # torch's compiler advises TF32 on a GPU; training is in bfloat16, and a re-check in float32.
+    # torch's compiler advises TF32 on a GPU; training uses bfloat16, and re-checks full float32.
     warnings.filterwarnings("ignore", message="TensorFloat32 tensor cores")
     warnings.formatwarning = lambda message, *_, **__: f"bilateral: warning: {message}\n"
     try:
@@ -78,7 +78,7 @@ def main(arguments: Sequence[str] | None = None, process: bool = False) -> int:
         os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
         return 0
     except (FileExistsError, NotADirectoryError) as error:
-        print(f"bilateral: {error.filename}: a file is in the way of a folder", file=sys.stderr)
+        print(f"bilateral: {error.filename}: a file is where a folder is needed", file=sys.stderr)
         return 2
     except OSError as error:
         named = f"{error.filename}: " if error.filename else ""
@@ -88,7 +88,7 @@ def main(arguments: Sequence[str] | None = None, process: bool = False) -> int:
         print(f"bilateral: {error}", file=sys.stderr)
         return 1
     except Interrupted as error:
-        then = "; the same command goes on from here" if error.saved else ""
+        then = "; the same command resumes from here" if error.saved else ""
         print(f"bilateral: {error}{then}", file=sys.stderr)
         return 128 + error.number
 
@@ -105,7 +105,7 @@ def _run(words: list[str], process: bool) -> int:
     if words[0] not in COMMANDS:
         raise unknown("command", words[0], COMMANDS)
     if _of_several() and words[0] not in SHARED:
-        raise UserError(f"{words[0]} is one process; torchrun is for {' and '.join(SHARED)}")
+        raise UserError(f"{words[0]} runs in one process; torchrun is for {' and '.join(SHARED)}")
     as_json = "--json" in words and not {"-h", "--help"} & set(words)
     with one_document(process) if as_json else nullcontext():
         import_module(f"bilateral.commands.{words[0]}").command(words[1:])
@@ -115,20 +115,20 @@ def _run(words: list[str], process: bool) -> int:
 
 COMMANDS = {
     "demo": "train and attack two small models on the digits, in about a minute",
-    "train": "train a recipe, on your own model and data if you like",
+    "train": "train a recipe, with your own model and data if you like",
     "evaluate": "attack a trained model",
     "verify": "re-check kept adversarial images against a model, in float32",
-    "diagnose": "is the number to be believed? masking checks, curves, and a verdict",
-    "transfer": "black-box transfer: images made on some models, shown to others",
-    "compare": "runs on the same images: a paired test, and the spread over seeds",
-    "report": "one self-contained page of what run folders hold",
+    "diagnose": "can the number be trusted? masking checks, curves, and a verdict",
+    "transfer": "black-box transfer: adversarial images made on some models, shown to others",
+    "compare": "compare runs on the same images: a paired test, and the spread over seeds",
+    "report": "the contents of run folders as one self-contained page",
     "reproduce": "a table of the paper, trained, measured and printed beside the paper's figures",
     "export": "the trained model for use elsewhere, and its model card",
     "sweep": "a list or grid of configurations under a time budget, ranked on held-out images",
-    "bench": "how fast training and attacks are here, beside the machine's limit and the peers'",
+    "bench": "speed of training and attacks here, against the machine's limit and other libraries",
     "list": "recipes, models, datasets, attacks, tables",
     "data": "list, fetch and check data sets",
 }
 """Each is a module of `bilateral.commands`."""
 SHARED = ("train", "evaluate")
-"""Those whose work several processes share under torchrun."""
+"""Commands whose work several processes can share under torchrun."""

@@ -1,4 +1,4 @@
-"""What pydantic has against a value, in plain words; no torch."""
+"""Pydantic's validation errors in plain words; no torch."""
 
 import re
 from collections.abc import Mapping
@@ -7,7 +7,7 @@ from typing import Any
 from pydantic import ValidationError
 
 LONGEST = 60
-"""Characters of a value that are shown; a longer one is left out."""
+"""The most characters of a value that is shown; a longer one is left out."""
 
 _BOUNDS = {
     "greater_than": ("must be above", "gt"),
@@ -20,7 +20,7 @@ _KINDS = {
     "float": "must be a number",
     "finite": "must be a finite number",
     "bool": "must be true or false",
-    "string": "must be a text",
+    "string": "must be text",
     "list": "must be a list",
     "tuple": "must be a list",
     "dict": "must be a table of fields",
@@ -31,7 +31,7 @@ _OF_A_KIND = re.compile(rf"({'|'.join(_KINDS)})_(?:\w+_)?(?:type|parsing|number|
 
 def first_complaint(error: ValidationError) -> str:
     """A pydantic error as one line: the field, what it holds, and what is wrong with that."""
-    if error.error_count() > 1000:  # of millions even the list would take gigabytes
+    if error.error_count() > 1000:  # a list of millions would take gigabytes
         return f"{error.error_count():,} values are wrong"
     first = error.errors()[0]
     return complaint(first, ".".join(str(part) for part in first["loc"]))
@@ -44,7 +44,7 @@ def complaint(fault: Mapping[str, Any], name: str) -> str:
         return f"{name} is missing"
     if kind == "extra_forbidden":
         return f"{name} is unknown"
-    if kind == "value_error":  # one of ours: it says what was given where that is of use
+    if kind == "value_error":  # one of ours: it quotes the value where that helps
         message = re.sub(r"^Value error, ", "", fault["msg"])
         return f"{name}: {message}" if name else message
     given = " ".join(part for part in (name, shown(fault["input"])) if part)
@@ -52,7 +52,7 @@ def complaint(fault: Mapping[str, Any], name: str) -> str:
 
 
 def shown(value: object) -> str:
-    """A plain value as a user would write it; nothing for what is no plain value, or long."""
+    """A plain value as a user would write it; empty for a long one, or one of another type."""
     if isinstance(value, float) and float(f"{value:g}") == value:
         return f"{value:g}"
     text = repr(value) if isinstance(value, str | int | float | None) else ""
@@ -60,7 +60,7 @@ def shown(value: object) -> str:
 
 
 def _needed(fault: Mapping[str, Any]) -> str:
-    """What a value would have to be."""
+    """What the value must be."""
     kind, context = fault["type"], fault.get("ctx", {})
     if kind in _BOUNDS:
         words, key = _BOUNDS[kind]

@@ -21,12 +21,12 @@ LARGEST_SIDE = 4096
 Side = Annotated[int, Field(ge=1, le=LARGEST_SIDE)]
 """Pixels of a side of an image."""
 GUARD_IMAGES, MOST_READ = 250, 1000
-"""What a reading takes, and what it takes at the most where weights are kept for it."""
+"""Images in a guard reading; the most in a reading that chooses the weights (`keep`)."""
 Target = Literal["none", "most-confusing", "least-likely", "random", "nearest"]
 
 
 class Settings(BaseModel):
-    """A frozen value: unknown fields are refused, NaN and infinity too."""
+    """A frozen value: unknown fields, NaN and infinity are refused."""
 
     model_config = ConfigDict(frozen=True, extra="forbid", allow_inf_nan=False)
 
@@ -35,9 +35,9 @@ class Settings(BaseModel):
         return type(self).model_validate({**self.model_dump(), **changes})
 
     def with_paths(self, fields: Mapping[str, Any]) -> Self:
-        """A copy with some fields changed, also those of parts: `adversary.epsilon`.
+        """A copy with some fields changed, nested ones too: `adversary.epsilon`.
 
-        They are validated together: one may only be right beside another.
+        They are validated together: one may be valid only with another.
         """
         values = self.model_dump()
         for path, value in fields.items():
@@ -68,10 +68,10 @@ class GradientAttack(Settings):
     projection: Literal["ball", "range", "none"] = Field(
         "ball", description="where a step may end: in the ball, in [0, 1], or anywhere (N-FGSM)"
     )
-    target: Target = Field("none", description="class to move towards, fixed at the clean image")
+    target: Target = Field("none", description="class to move towards, chosen at the clean image")
     loss: Literal["cross-entropy", "margin", "divergence"] = Field(
         "cross-entropy",
-        description="what a step changes; divergence is TRADES's KL to the clean prediction",
+        description="the attack's loss; divergence is TRADES's KL to the clean prediction",
     )
     guide: Annotated[float, Field(ge=0)] = Field(
         0.0, description="weight of the squared change of the prediction in the loss (GAT)"
@@ -84,7 +84,9 @@ class GradientAttack(Settings):
     )
     restarts: Positive = Field(1, description="independent random starts")
     iterate: Literal["any", "last"] = Field(
-        "any", description="an image is broken if any tested iterate fools, or the last one does"
+        "any",
+        description="any: an image is broken if any tested iterate fools the model; last: only if "
+        "the last one does",
     )
 
     @model_validator(mode="after")
@@ -94,32 +96,33 @@ class GradientAttack(Settings):
         if self.target != "none" and self.loss == "divergence":
             raise ValueError("the divergence loss takes no target")
         if self.restarts > 1 and self.iterate == "last":
-            raise ValueError("restarts need iterate = any: they go on from what was tested")
+            raise ValueError("restarts need iterate = any: they attack the images not broken yet")
         if self.projection != "ball" and self.iterate == "any":
-            raise ValueError("an image outside the ball fools nobody: iterate = any needs the ball")
+            raise ValueError("iterate = any needs projection = ball: images outside do not count")
         return self
 
 
 class Adversary(GradientAttack):
-    """The adversary of a training step: the attack, and how the network is read meanwhile."""
+    """The adversary of a training step: the attack, and how it uses the network."""
 
     iterate: Literal["any", "last"] = Field("last", description="training uses the last iterate")
     reference: Literal["clean", "start"] = Field(
         "clean",
-        description="where target and label are read: the clean image, or the start (5/6 the cost)",
+        description="image at which target and label are computed: the clean one, or the start "
+        "(5/6 of the cost)",
     )
     batch_norm: Literal["eval", "train"] = Field(
         "eval", description="batch-norm mode while attacking"
     )
     prior_start: bool = Field(
         False,
-        description="start where the last attack on the image ended, the first as without (PGI)",
+        description="start where the last attack on the same image ended, if there was one (PGI)",
     )
 
     @model_validator(mode="after")
     def _reference_fits(self) -> "Adversary":
         if self.loss == "divergence" and self.reference == "start":
-            raise ValueError("the divergence is measured from the clean image: reference = clean")
+            raise ValueError("the divergence is from the clean image: it needs reference = clean")
         return self
 
 
@@ -144,16 +147,17 @@ class Labels(Settings):
     averaged_share: Annotated[float, Field(ge=0, lt=1)] = Field(
         0.0,
         description="share of the averaged weights' prediction at the clean image in the label of "
-        "any rule; a forward more",
+        "any rule; costs one more forward pass",
     )
     top_k: Positive | None = Field(
         None,
-        description="share among so many wrong classes of largest loss (R-MC-LA9); none: all",
+        description="how many wrong classes, those of largest loss, get a share (R-MC-LA9); "
+        "none: all",
     )
 
 
 class Data(Settings):
-    """What is trained on."""
+    """The training data."""
 
     name: Annotated[str, tyro.conf.arg(aliases=["--data"])] = Field(
         "cifar10", description="a data set's name, or folder:PATH"
@@ -162,7 +166,7 @@ class Data(Settings):
         None, description="train on this many images of each class; none: all"
     )
     held_out: Annotated[int, Field(ge=0)] = Field(
-        0, description="training images left out, for the guard; 0: it reads training images"
+        0, description="training images held out for the guard; 0: it reads training images"
     )
     augment: Literal["none", "crop", "crop-flip", "resized-crop-flip"] = Field(
         "crop-flip",
@@ -184,9 +188,9 @@ class Data(Settings):
 
     @property
     def streamed(self) -> bool | None:
-        """Whether a folder must be decoded as it is asked for; none: by its size.
+        """Whether a folder's pictures are decoded on access; None decides by their size.
 
-        A resized crop is drawn from the whole picture, so even a small folder is.
+        A resized crop is drawn from the whole picture, so even a small folder is streamed.
         """
         return True if self.augment == "resized-crop-flip" else None
 
@@ -194,7 +198,7 @@ class Data(Settings):
 class Optimiser(Settings):
     """SGD with the paper's parameter groups and schedule."""
 
-    batch_size: Positive = Field(128, description="images a step")
+    batch_size: Positive = Field(128, description="images per step")
     learning_rate: Annotated[float, Field(gt=0)] = Field(0.1, description="first learning rate")
     momentum: Annotated[float, Field(ge=0, lt=1)] = Field(0.9, description="momentum")
     weight_decay: Annotated[float, Field(ge=0)] = Field(
@@ -202,13 +206,13 @@ class Optimiser(Settings):
     )
     turn: Annotated[float, Field(gt=0, lt=1)] | None = Field(
         None,
-        description="Muon: at the full rate a step turns the weights of convolutions by this share "
-        "of their length, which they keep; none: SGD for all",
+        description="Muon: at the full rate a step turns convolution weights by this share of "
+        "their length, which stays constant; none: SGD for all weights",
     )
     schedule: Literal["steps", "triangular", "one-cycle"] = Field(
         "steps",
-        description="drop at the milestones; rise for a fifth and fall; or the same along "
-        "cosines, rising for three tenths",
+        description="steps: drop at the milestones; triangular: rise for a fifth of the run, then "
+        "fall; one-cycle: rise for three tenths, then fall, along cosines",
     )
     milestones: tuple[float, ...] = Field(
         (0.6, 0.9), description="fractions of the run after which the rate drops"
@@ -230,20 +234,20 @@ class Optimiser(Settings):
 
 
 class Regulariser(Settings):
-    """A pull of the adversarial prediction to that at the reference, which is not pulled itself.
+    """A penalty on the distance from the adversarial prediction to the reference's, held fixed.
 
-    With method = trades it takes the place of the divergence, and both sides learn: GAT and NuAT.
+    With method = trades it replaces the divergence, and both get gradients: GAT and NuAT.
     """
 
     kind: Literal["none", "squared", "nuclear"] = Field(
-        "none", description="distance of the two: squared (GAT), or nuclear over a batch (NuAT)"
+        "none", description="the distance: squared (GAT), or nuclear over a batch (NuAT)"
     )
     weight: Annotated[float, Field(gt=0)] = Field(10.0, description="its weight in the loss")
     of: Literal["probabilities", "logits"] = Field(
         "probabilities", description="what is compared: probabilities (GAT), or logits (NuAT)"
     )
     rising: bool = Field(
-        False, description="the weight grows evenly from nothing over the run (NuAT)"
+        False, description="the weight grows linearly from zero over the run (NuAT)"
     )
 
 
@@ -258,31 +262,32 @@ class Run(Settings):
     )
     weights: str | None = Field(
         None,
-        description="a run folder or .safetensors file to begin with; of other classes all but "
-        "the last layer",
+        description="a run folder or .safetensors file to start from; without its last layer if "
+        "its classes differ",
     )
     weights_digest: Annotated[str | None, tyro.conf.Suppress] = Field(
-        None, description="SHA-256 of the file that a run began with"
+        None, description="SHA-256 of the file that a run started from"
     )
     method: Literal["undefended", "adversarial", "trades"] = Field(
         "adversarial",
         description="what a step learns from: clean images, attacked ones, or both (TRADES: clean "
-        "images, and a pull of the two predictions to each other)",
+        "images, and the divergence between the two predictions)",
     )
     adversary: Adversary = Adversary()
     labels: Labels = Labels()
     trades_weight: Annotated[float, Field(gt=0)] = Field(
-        6.0, description="weight of TRADES's divergence, where no regulariser takes its place"
+        6.0, description="weight of TRADES's divergence, unless a regulariser replaces it"
     )
     regulariser: Regulariser = Regulariser()
     weight_perturbation: Annotated[float, Field(ge=0, lt=1)] = Field(
         0.0,
-        description="AWP: each weight moves uphill by this share of its length before the gradient",
+        description="AWP: the gradient is taken with each layer's weights moved uphill by this "
+        "share of their length",
     )
     weight_perturbation_along: Literal["gradient", "momentum"] = Field(
         "gradient",
-        description="weights move along their gradient, for an update more, or on along the last "
-        "steps, for nothing",
+        description="AWP moves weights along their gradient, at the cost of one more update, or "
+        "further along the last steps, at no cost",
     )
     optimiser: Optimiser = Optimiser()
     epochs: Positive = Field(100, description="passes over the training set")
@@ -295,16 +300,17 @@ class Run(Settings):
         "are tiny; else float32",
     )
     check_epochs: Annotated[int, Field(ge=0)] = Field(
-        1, description="the guard reads FGSM and PGD-10 every so many epochs; 0: never"
+        1, description="epochs between the guard's readings of FGSM and PGD-10; 0: no readings"
     )
     keep: Literal["last", "best"] = Field(
         "last",
-        description="the weights that a run ends with: the last ones, or those of the reading at "
-        "which most of half the held-out images withstood PGD-10",
+        description="the weights that a run ends with: the last ones, or those with the best "
+        "PGD-10 reading on half of the held-out images",
     )
     guard: Literal["watch", "stop", "shrink-step", "two-step"] = Field(
         "watch",
-        description="when one-step training collapses: log it, or go back and stop or train milder",
+        description="when one-step training collapses: log it, or roll back and stop, halve the "
+        "step, or take two half steps",
     )
     checkpoint_seconds: Annotated[float, Field(ge=0)] = Field(
         60.0, description="write a checkpoint after the first step past this time"
@@ -320,20 +326,20 @@ class Run(Settings):
         if self.weight_perturbation_along == "momentum" and not self.optimiser.momentum:
             raise ValueError("weight_perturbation_along = momentum: optimiser.momentum is 0")
         if self.weight_perturbation_along == "momentum" and self.optimiser.turn:
-            raise ValueError("weight_perturbation_along = momentum is SGD's: no optimiser.turn")
+            raise ValueError("weight_perturbation_along = momentum needs SGD: no optimiser.turn")
         if self.adversary.prior_start and (self.data.streamed or self.data.vary):
             raise ValueError(
-                "adversary.prior_start follows crops alone: data.augment must not resize, and "
+                "adversary.prior_start can only follow crops: data.augment must not resize, and "
                 "data.vary must be 0"
             )
         if self.data.cutmix:
             self._mixable()
         if self.labels.averaged_share and (self.averaging is None or self.method == "undefended"):
-            raise ValueError("labels.averaged_share is for adversarial training with averaging")
+            raise ValueError("labels.averaged_share needs adversarial training with averaging")
         if self.guard != "watch" and not self.check_epochs:
             raise ValueError("guard acts on readings: check_epochs must be 1 or more")
         if self.keep == "best" and self.method == "undefended":
-            raise ValueError("keep = best is of accuracies under attack: the method is undefended")
+            raise ValueError("keep = best is by accuracy under attack: the method is undefended")
         if self.keep == "best" and (self.data.held_out < 2 or not self.check_epochs):
             raise ValueError(
                 "keep = best reads held-out images: data.held_out must be 2 or more, check_epochs "
@@ -345,28 +351,28 @@ class Run(Settings):
 
     @property
     def images_read(self) -> int:
-        """How many images a reading takes, if there are so many.
+        """The most images of a guard reading.
 
-        Weights are kept for what half of the held-out images say: the others can still judge them.
+        keep = best chooses weights by half of the held-out images: the others can still judge them.
         """
         return min(self.data.held_out // 2, MOST_READ) if self.keep == "best" else GUARD_IMAGES
 
     @property
     def images_judging(self) -> int:
-        """Held-out images on which the weights were not chosen."""
+        """The number of held-out images by which the weights were not chosen."""
         return self.data.held_out - (self.images_read if self.keep == "best" else 0)
 
     def _mixable(self) -> None:
-        """A mixed image has no one true class, and is not the same one in the next epoch."""
+        """Refuse what needs one true class or the same image every epoch: CutMix keeps neither."""
         if self.labels.rule not in ("one-hot", "smoothing"):
             raise ValueError("data.cutmix needs labels.rule = one-hot or smoothing")
         adversary = self.adversary
         if self.method == "undefended":
             return
         if adversary.iterate == "any":
-            raise ValueError("data.cutmix needs adversary.iterate = last: nothing can be tested")
+            raise ValueError("data.cutmix needs adversary.iterate = last: no iterate can be tested")
         if adversary.target != "none" or adversary.loss == "margin":
-            raise ValueError("data.cutmix is for untargeted attacks on a label's distribution")
+            raise ValueError("data.cutmix needs an untargeted attack whose loss is not the margin")
 
 
 def flat(value: Any, path: str = "") -> dict[str, Any]:
@@ -383,9 +389,9 @@ def flat(value: Any, path: str = "") -> dict[str, Any]:
 def config_digest(run: Run) -> str:
     """SHA-256 of what a run computes, for every file that holds a measurement of it.
 
-    How often a checkpoint is written is no part of it, nor where weights lie whose digest is known,
-    and neither is what has its default: a field that a later version adds leaves the digests of
-    earlier runs as they are.
+    It leaves out how often a checkpoint is written, the path of weights whose digest is known, and
+    fields at their default: a field that a later version adds does not change the digests of
+    earlier runs.
     """
     unheeded = {"checkpoint_seconds"} | ({"weights"} if run.weights_digest else set())
     said = run.model_dump(mode="json", exclude=unheeded, exclude_defaults=True)

@@ -1,4 +1,4 @@
-"""What ends a command early, each with its exit code: mistakes, failures, signals; no torch."""
+"""Exceptions that end a command early, and the exit code of each; no torch."""
 
 import signal
 from collections.abc import Iterable
@@ -6,17 +6,17 @@ from difflib import get_close_matches
 
 
 class UserError(Exception):
-    """The user's input is at fault; the message is one line that says what and what to do."""
+    """The user's input is at fault; the message says in one line what is wrong and what to do."""
 
 
 class TrainingError(Exception):
-    """Training cannot go on; the last good checkpoint is intact. Exit code 1."""
+    """Training cannot continue; the last good checkpoint is intact. Exit code 1."""
 
 
 class Interrupted(BaseException):
-    """A signal asked the work to end. Exit code 128 + its number.
+    """A signal ended the work. Exit code 128 + its number.
 
-    Unless what was done is `saved`, the same command may begin anew.
+    Unless the work so far is `saved`, the same command may start from the beginning.
     """
 
     def __init__(self, number: int, saved: bool = True) -> None:
@@ -25,7 +25,7 @@ class Interrupted(BaseException):
 
 
 def unknown(kind: str, name: str, valid: Iterable[str]) -> UserError:
-    """An unknown name, with the nearest valid ones (or all, where there are few)."""
+    """The error for an unknown name, with the nearest valid ones, or else the first twelve."""
     names = list(valid)
     plain = name.replace("-", "").lower()
     within = [one for one in names if len(plain) > 2 and plain in one.replace("-", "").lower()]
@@ -33,4 +33,4 @@ def unknown(kind: str, name: str, valid: Iterable[str]) -> UserError:
     if near := list(dict.fromkeys([*sorted(within, key=len)[:1], *close])):
         return UserError(f"unknown {kind} '{name}'; nearest: {', '.join(near[:3])}")
     shown = ", ".join(names[:12]) + (f", ... ({len(names)} in all)" if len(names) > 12 else "")
-    return UserError(f"unknown {kind} '{name}'; there are: {shown}")
+    return UserError(f"unknown {kind} '{name}'; available: {shown}")

@@ -1,4 +1,4 @@
-"""Several `bilateral` commands at once, each a process of its own.
+"""Several `bilateral` commands at once, each in its own process.
 
 A network of CIFAR's size leaves much of a large GPU idle, so several at once finish sooner.
 """
@@ -34,10 +34,10 @@ def run_together(
     done: Callable[[str], None] = lambda _: None,
     may_start: Callable[[], bool] = lambda: True,
 ) -> None:
-    """Run `bilateral` commands, so many at a time, and start no more once `may_start` says no.
+    """Run `bilateral` commands, `jobs` at a time, and start no more once `may_start` is false.
 
-    Where one fails, or a signal comes, the others are asked to stop and save what they have; if
-    this process is killed they stop by themselves.
+    If one fails or a signal arrives, the others are asked to stop and save what they have; if this
+    process is killed, they stop by themselves.
     """
     left, running = list(commands), dict[str, tuple[subprocess.Popen[bytes], IO[bytes]]]()
     stop = StopRequest()
@@ -66,7 +66,7 @@ def run_together(
 
 
 def _started(words: Words) -> tuple[subprocess.Popen[bytes], IO[bytes]]:
-    """A command, and what it says; in a session of its own, so that Ctrl-C comes to us alone."""
+    """A command and its messages; it has its own session, so that Ctrl-C reaches only us."""
     said = tempfile.TemporaryFile()  # noqa: SIM115 - closed when the command has ended
     child = subprocess.Popen(
         [sys.executable, "-m", "bilateral", *words],
@@ -79,7 +79,7 @@ def _started(words: Words) -> tuple[subprocess.Popen[bytes], IO[bytes]]:
 
 
 def _check(name: str, child: "subprocess.Popen[bytes]", said: IO[bytes]) -> None:
-    """Tell of a command that failed in its own words."""
+    """Raise the error of a command that failed, with its own message."""
     with said:
         said.seek(0)
         lines = said.read().decode(errors="replace").strip().splitlines()

@@ -13,7 +13,7 @@ from bilateral.config import Labels
 
 
 def default_ratio(classes: int) -> float:
-    """The ratio for data the paper does not name: it keeps the true class at half or more.
+    """The ratio for data that the paper does not use: it keeps the true class at half or more.
 
     classes - 1, except that two classes get 2: a ratio of 1 would make both classes equal.
     """
@@ -23,7 +23,7 @@ def default_ratio(classes: int) -> float:
 def soft_labels(logits: Tensor, labels: Tensor, settings: Labels) -> Tensor:
     """The label distributions that a training step fits, as float32 of the logits' shape.
 
-    Labels of mixed images are distributions themselves, for rules that do not ask for the class.
+    Labels of mixed images are distributions already, for rules that do not need the true class.
     """
     return (1 - settings.mix) * _by_rule(logits, labels, settings) + settings.mix / logits.shape[1]
 

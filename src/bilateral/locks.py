@@ -1,7 +1,7 @@
-"""Locks on files that vanish with their process, however it dies; no torch.
+"""File locks that vanish with their process, however it dies; no torch.
 
-They are the operating system's advisory locks (`flock`). Where a file system has none, work goes
-on without.
+They are the operating system's advisory locks (`flock`). On a file system without them, work
+continues unlocked.
 """
 
 import errno
@@ -38,7 +38,7 @@ if hasattr(os, "register_at_fork"):
 
 
 def try_lock(handle: int) -> bool | None:
-    """Lock an open file; false if somebody else has it, none where there are no locks."""
+    """Lock an open file; False if another process has it, None if there are no locks here."""
     if sys.platform == "win32":
         return None
     try:
@@ -53,7 +53,7 @@ def try_lock(handle: int) -> bool | None:
 
 
 def is_at(handle: int, path: Path) -> bool:
-    """Whether an open file is still the one of that name."""
+    """Whether an open file is still the one at that path."""
     try:
         there = path.stat(follow_symlinks=False)
     except FileNotFoundError:
@@ -65,8 +65,8 @@ def is_at(handle: int, path: Path) -> bool:
 def locked(path: Path, what: str, wait_seconds: float = 0.0) -> Iterator[None]:
     """Hold the lock file at `path`; a UserError says who holds it already.
 
-    The file is removed before its lock is given back, so whoever waited for that very file finds
-    that it is no longer the one of that name, and tries again.
+    The file is removed before its lock is released, so a process that waited for that very file
+    finds that it is no longer the one at `path`, and tries again.
     """
     until = time.monotonic() + wait_seconds
     while (handle := _taken(path)) is None:
@@ -80,18 +80,18 @@ def locked(path: Path, what: str, wait_seconds: float = 0.0) -> Iterator[None]:
         with suppress(OSError):  # a folder that was removed meanwhile takes its lock with it
             if is_at(handle, path):
                 path.unlink()
-        if handle in _held:  # not so in a forked worker
+        if handle in _held:  # a forked worker has closed it
             _held.remove(handle)
             os.close(handle)
 
 
 def _taken(path: Path) -> int | None:
-    """The locked file at `path`, with our name in it; none if somebody else has it."""
+    """The locked file at `path`, with our name in it; None if another process has it."""
     while True:
         path.parent.mkdir(parents=True, exist_ok=True)
         try:
             handle = os.open(path, os.O_RDWR | os.O_CREAT | os.O_NOFOLLOW | os.O_CLOEXEC, 0o666)
-        except FileNotFoundError:  # its holder removed the folder that it had made in vain
+        except FileNotFoundError:  # its holder removed the folder that it had made for it
             continue
         try:
             if try_lock(handle) is False:
@@ -100,7 +100,7 @@ def _taken(path: Path) -> int | None:
             if not is_at(handle, path):  # its holder removed it when it was done
                 os.close(handle)
                 continue
-            with suppress(OSError):  # on a full disk the lock holds all the same
+            with suppress(OSError):  # the lock holds even on a full disk
                 os.ftruncate(handle, 0)
                 os.pwrite(handle, json.dumps(_own_name()).encode(), 0)
         except BaseException:

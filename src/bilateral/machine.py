@@ -12,7 +12,7 @@ Switch = Literal["auto", "on", "off"]
 class Machine(Settings):
     """How a run uses the machine: it decides speed and memory, not what is learnt.
 
-    So it is no part of a `Run`: a run may go on with other settings, on another machine.
+    So it is not part of a `Run`: a run may be resumed with other settings, on another machine.
     """
 
     compile: Switch = Field(
@@ -26,9 +26,9 @@ class Machine(Settings):
     )
     fused: Switch = Field("auto", description="the fused optimiser; auto: on a GPU")
     accumulate: Positive = Field(
-        1, description="parts in which a step's batch is computed, for less memory"
+        1, description="parts in which a step's batch is computed, to save memory"
     )
     workers: Annotated[int, Field(ge=0)] | None = Field(
-        None, description="processes that decode photographs; none: one a core"
+        None, description="processes that decode photographs; none: one per core"
     )
     tensorboard: bool = Field(False, description="also write TensorBoard events to the run folder")

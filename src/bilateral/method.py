@@ -33,7 +33,7 @@ def perturb(
     rule: Labels,
     keys: Tensor | None = None,
 ) -> tuple[Tensor, Tensor, Tensor | None]:
-    """Adversarial images, their soft labels, and the reference logits where they were computed.
+    """Adversarial images, their soft labels, and the reference logits if they were computed.
 
     The model is left as it was found.
     """
@@ -51,9 +51,9 @@ def perturb_by(
     wants_reference: bool = False,
     start: Tensor | None = None,
 ) -> tuple[Tensor, Tensor, Tensor | None]:
-    """The same with a model that is already in the adversary's mode and may be compiled.
+    """The same for a model that is already in the adversary's mode and may be compiled.
 
-    Who wants the reference gets it wherever it is read. `start` is `gradient_attack`'s.
+    `wants_reference` returns the reference logits in any case. `start` is `gradient_attack`'s.
     """
     reference: Tensor | None = None
     if needs_reference(adversary, rule, wants_reference):
@@ -66,7 +66,7 @@ def perturb_by(
 
 
 def needs_reference(adversary: Adversary, rule: Labels, wanted: bool = False) -> bool:
-    """Whether target, label or what is `wanted` are read at the clean image: a forward pass."""
+    """Whether target, label or `wanted` logits need a forward pass at the clean image."""
     by_logits = adversary.target not in ("none", "random") or adversary.loss == "divergence"
     by_logits = by_logits or adversary.guide > 0 or wanted
     by_logits = by_logits or rule.rule in ("adversarial", "supplementary")
@@ -74,12 +74,12 @@ def needs_reference(adversary: Adversary, rule: Labels, wanted: bool = False) ->
 
 
 class BilateralAdversary:
-    """The paper's R-MC-LA inside anybody's training loop, on any `nn.Module`.
+    """The paper's R-MC-LA for your own training loop, on any `nn.Module`.
 
     Keyword arguments are fields of `Adversary` or `Labels` (`ratio=9`, `target="none"`,
     `reference="start"`, `batch_norm="train"`, ...). The model's mode, gradients and statistics
-    are left as they were; noise follows `torch.manual_seed`. That images lie in [0, 1] is
-    checked on a GPU on the first call alone.
+    are left as they were; noise follows `torch.manual_seed`. On a GPU only the first call checks
+    that images lie in [0, 1].
     """
 
     def __init__(self, epsilon: float = 8 / 255, **fields: Any) -> None:
@@ -102,10 +102,10 @@ class BilateralAdversary:
     def __call__(self, model: nn.Module, images: Tensor, labels: Tensor) -> tuple[Tensor, Tensor]:
         """Adversarial images and soft labels for one training step."""
         check_batch(images, labels)
-        if not self._checked or images.device.type == "cpu":  # looking makes a GPU wait
+        if not self._checked or images.device.type == "cpu":  # a check makes a GPU wait
             check_images(images)
             self._checked = True
-        numbers = labels.long()  # torch gathers by int64 alone
+        numbers = labels.long()  # torch gathers by int64 only
         adversarial, soft, _ = perturb(model, images, numbers, self.adversary, self.labels)
         return adversarial, soft
 

@@ -1,6 +1,6 @@
-"""The processes of a run under `torchrun`, one a device; without it there is one.
+"""The processes of a run under `torchrun`, one per device; without it there is one.
 
-The process group is torch's own. What is said and written comes from the first process.
+The process group is torch's own. Only the first process prints and writes.
 """
 
 import gc
@@ -25,7 +25,7 @@ class Processes:
     rank: int = 0
     world: int = 1
     host_group: Any = None
-    """A group for agreements between hosts, so that no device has to wait for one."""
+    """A group that communicates between CPUs, so that no device has to wait for it."""
 
     @property
     def first(self) -> bool:
@@ -51,7 +51,7 @@ class Processes:
             tensor.copy_(part.view_as(tensor))
 
     def largest(self, *numbers: int) -> list[int]:
-        """The largest of each number over all processes: how they agree to stop at one step."""
+        """The largest of each number over all processes, by which all stop at the same step."""
         if self.world == 1:
             return list(numbers)
         agreed = torch.tensor(numbers)
@@ -60,7 +60,7 @@ class Processes:
 
     @contextmanager
     def writing_to(self, folder: Path) -> Iterator[None]:
-        """The lock of a folder, taken by the first process; where it is refused, to all."""
+        """Hold a folder's lock in the first process; if it is refused, all processes raise."""
         if self.world == 1:
             with writing_to(folder):
                 yield
@@ -77,7 +77,7 @@ class Processes:
             yield
 
     def gather(self, value: Any) -> list[Any]:
-        """What every process has, in the order of their ranks, for all of them."""
+        """The values of all processes in the order of their ranks, returned to each of them."""
         if self.world == 1:
             return [value]
         values: list[Any] = [None] * self.world
@@ -105,8 +105,8 @@ def joined(device: torch.device) -> Iterator[Processes]:
 
     backend = "nccl" if device.type == "cuda" else "gloo"
     bound = device if device.type == "cuda" else None
-    # Restarted workers may share torchrun's store with the attempt before: their addresses in it
-    # must not be taken for those of this one.
+    # Restarted workers may share torchrun's store with the attempt before, whose addresses in it
+    # must not be mistaken for their own.
     store, rank, world = next(rendezvous("env://"))
     attempt = os.environ.get("TORCHELASTIC_RESTART_COUNT", "0")
     distributed.init_process_group(
@@ -121,5 +121,5 @@ def joined(device: torch.device) -> Iterator[Processes]:
         yield Processes(rank, world, host_group)
         distributed.barrier(group=host_group)
     finally:
-        gc.collect()  # what still holds the group, or it would outlive its threads
+        gc.collect()  # frees what refers to the group, or it would outlive its threads
         distributed.destroy_process_group()

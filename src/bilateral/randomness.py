@@ -1,7 +1,7 @@
 """Random numbers without state.
 
-Noise, crops and targets are hashes of (seed, purpose, epoch, image, position), so stopping and
-going on, sharding and batch size cannot change them, and every device draws the same numbers.
+Noise, crops and targets are hashes of (seed, purpose, epoch, image, position), so resuming,
+sharding and batch size cannot change them, and every device draws the same numbers.
 """
 
 import torch
@@ -32,9 +32,9 @@ def _mix(value: Tensor) -> Tensor:
 
 
 def purpose_key(*parts: int) -> int:
-    """One number for (seed, purpose, epoch, ...), to draw images' keys from.
+    """One number for (seed, purpose, epoch, ...), from which images' keys are derived.
 
-    The same mixing as for tensors, in Python's integers: a training step asks for several keys.
+    The same mixing as for tensors, in Python's integers: a training step needs several keys.
     """
     key = 0
     for part in parts:

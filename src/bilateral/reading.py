@@ -20,7 +20,7 @@ LIMIT = 2**26
 PARTS = 2**18
 """Lists and objects in a JSON file; results have some thousands."""
 VALUES = 2**21
-"""Values in a JSON file; pydantic notes a complaint of 200 bytes for each that is wrong."""
+"""Values in a JSON file; pydantic records an error of 200 bytes for each that is wrong."""
 DEPTH = 64
 """Levels of lists and objects; results have eight."""
 
@@ -28,7 +28,7 @@ Kind = TypeVar("Kind", bound=BaseModel)
 
 
 def read_plain(path: Path, limit: int) -> bytes:
-    """The bytes of a plain file; a pipe or a device could make the reader wait for ever."""
+    """The bytes of a plain file; a pipe or a device could make the reader wait forever."""
     about = path.stat()
     if not stat.S_ISREG(about.st_mode):
         raise UserError(f"{path} is not a plain file")
@@ -45,22 +45,22 @@ def json_bytes(path: Path) -> bytes:
 
 
 def measure(content: bytes, source: str) -> None:
-    """Refuse JSON that would take too much memory."""
+    """Refuse JSON whose parsing would take too much memory."""
     parts, values = content.count(b"[") + content.count(b"{"), content.count(b",")
     if len(content) > LIMIT or parts > PARTS or values > VALUES:
-        raise UserError(f"{source} is too large: {values:,} values of JSON in {parts:,} parts")
+        raise UserError(f"{source} is too large: {values:,} values in {parts:,} lists and objects")
     depth = 0
-    for bracket in re.finditer(rb"[\[\]{}]", content):  # those in texts count too, and do no harm
+    for bracket in re.finditer(rb"[\[\]{}]", content):  # those in strings count too: no harm
         depth += 1 if bracket[0] in b"[{" else -1
         if depth > DEPTH:
             raise UserError(f"{source} is refused: its JSON is nested deeper than {DEPTH} levels")
 
 
 def parse_json(content: bytes, source: str) -> Any:
-    """What JSON says; NaN, which is not JSON, is refused."""
+    """The value of JSON text; NaN, which is not JSON, is refused."""
 
     def refuse(constant: str) -> None:
-        raise ValueError(f"{constant} is no number")
+        raise ValueError(f"{constant} is not allowed")
 
     measure(content, source)
     try:
@@ -70,14 +70,14 @@ def parse_json(content: bytes, source: str) -> Any:
 
 
 def read_json(path: Path) -> Any:
-    """What a JSON file says."""
+    """The value in a JSON file."""
     return parse_json(json_bytes(path), str(path))
 
 
 def read_record(path: Path, kind: type[Kind], advice: str = "") -> Kind:
     """A JSON file as a record; `advice` is what to do about one that is damaged."""
     try:
-        # Parsed before: to say that a field is missing pydantic makes a copy of all JSON it gets.
+        # Parsed first: to report a missing field, pydantic copies all the JSON that it was given.
         return kind.model_validate(read_json(path))
     except UserError as error:
         raise UserError(f"{error}{advice}") from None

@@ -1,8 +1,9 @@
-"""What pulls the adversarial prediction to the clean one: GAT's and NuAT's distances.
+"""Penalties that pull the adversarial prediction to the clean one: GAT's and NuAT's distances.
 
-Sriramanan et al. 2020 (guided) and 2021 (nuclear norm). Both learn from clean images and let both
-predictions learn: method = trades. Beside the loss on attacked images the clean prediction is that
-of the reference forward pass, which the label needs anyway: it costs nothing and gets no gradient.
+Sriramanan et al. 2020 (guided) and 2021 (nuclear norm). Both train on clean images and give both
+predictions gradients: method = trades. With the loss on attacked images instead, the clean
+prediction is that of the reference forward pass, which the label needs anyway: it costs nothing and
+gets no gradient.
 """
 
 from collections.abc import Callable
@@ -20,7 +21,7 @@ _ITERATIONS, _RIDGE = 20, 1e-6
 
 
 def alone(values: Tensor) -> Tensor:
-    """The sum where one process has the whole batch."""
+    """The sum if one process has the whole batch."""
     return values
 
 
@@ -33,8 +34,8 @@ def regularisation(
 ) -> Tensor:
     """The weighted distance of the predictions, a mean over the batch.
 
-    `risen` is the share that a weight which rises over the run has reached. Where processes share a
-    batch, the mean of what they get is that of the whole batch.
+    `risen` is the share of its final value that a rising weight has reached. If processes share a
+    batch, the mean of their results is that of the whole batch.
     """
     one, other = logits.float(), reference.float()
     if settings.of == "probabilities":
@@ -47,14 +48,14 @@ def regularisation(
 
 
 def nuclear_norm(matrix: Tensor, summed: Summed = alone) -> Tensor:
-    """The sum of the singular values of a tall matrix, by products of matrices alone.
+    """The sum of the singular values of a tall matrix, by matrix products alone.
 
     A singular value decomposition waits for the host, so a CUDA graph cannot hold it. The norm's
     gradient is the polar factor P, and sum(matrix * P) has the norm's value as well; P follows
-    from the inverse square root of the Gram matrix, by the coupled Newton iteration. Of a matrix
-    whose rows lie in several processes each gets its rows' part of that sum.
+    from the inverse square root of the Gram matrix, by the coupled Newton iteration. If several
+    processes share the matrix's rows, each gets its own rows' part of that sum.
     """
-    # In bfloat16 the iteration is lost: it inverts what is nearly singular.
+    # In bfloat16 the iteration fails: it inverts a nearly singular matrix.
     with torch.no_grad(), torch.autocast(matrix.device.type, enabled=False):
         gram = summed(matrix.T @ matrix)
         size = gram.diagonal().sum().clamp_min(1e-30)

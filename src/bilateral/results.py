@@ -11,9 +11,9 @@ from pydantic import BaseModel, ConfigDict, Field, model_validator
 
 Interval = tuple[float, float]
 Confusion = list[list[int]]
-"""Images by true class (row) and class seen (column); empty where it is not known or too large."""
+"""Images by true class (row) and predicted class (column); empty if unknown or too large."""
 LARGEST_CONFUSION = 100
-"""The most classes of which a confusion is recorded."""
+"""The most classes for which a confusion matrix is recorded."""
 
 
 def wilson_interval(right: int, images: int) -> Interval:
@@ -40,25 +40,25 @@ Share = Annotated[float, Field(ge=0, le=1)]
 
 
 def near_chance(accuracy: float, classes: int) -> bool:
-    """Within a tenth of the way from guessing to all right, and under twice what guessing gives."""
+    """Whether accuracy is within a tenth of the way from chance to 1, and below twice chance."""
     chance = 1 / classes
     return accuracy < min(chance + 0.1 * (1 - chance), 2 * chance)
 
 
 def check_flags(images: Sequence[int], robust: Sequence[bool], **others: Sequence[object]) -> None:
-    """Refuse images that come twice or have no flag; of `others` all may be missing."""
+    """Refuse duplicate images and images without a flag; each of `others` may also be empty."""
     for name, values in {"robust": robust, **others}.items():
         if len(values) != len(images) and (values or name == "robust"):
             raise ValueError(f"{name} has another length than images")
     if len(set(images)) != len(images):
-        raise ValueError("an image comes twice")
+        raise ValueError("an image occurs twice")
 
 
 class MemberFlags(Record):
-    """What one member of an attack did to the images that came to it, by their numbers.
+    """What one member of an attack did to the images that reached it, by their numbers.
 
-    `predictions` are the classes that the float32 model sees on the images tried: of all images,
-    or of none where a batch came without them, as older files have it.
+    `predictions` are the float32 model's classes for the images tried: for all of them, or for none
+    if a batch came without, as in older files.
     """
 
     images: list[Count] = []
@@ -86,7 +86,7 @@ class MemberFlags(Record):
         forwards: int,
         backwards: int,
     ) -> None:
-        """Take in the flags of another batch."""
+        """Add the flags of another batch."""
         all_predicted = len(self.predictions) == len(self.images)
         self.images.extend(images)
         self.robust.extend(robust)
@@ -99,7 +99,7 @@ class MemberFlags(Record):
         self.backwards += backwards
 
     def keep(self, numbers: Container[int]) -> None:
-        """Forget the images that are not among these, with their share of the cost."""
+        """Drop the images that are not among these, with their share of the cost."""
         places = [place for place, number in enumerate(self.images) if number in numbers]
         share = len(places) / len(self.images) if self.images else 1.0
         self.seconds *= share
@@ -116,8 +116,8 @@ class AttackFile(Record):
     """`attacks/<attack>@<epsilon>.json`: a robust flag for every image, by its number.
 
     A single attack has one member; an ensemble several, each with the survivors of those before.
-    `distances` are L2 norms of the smallest perturbations found, for the attacks that seek them;
-    none stands for an image that was not fooled.
+    `distances` are L2 norms of the smallest perturbations found, for minimum-norm attacks; None
+    stands for an image that did not fool the model.
     """
 
     format: Literal[1] = Field(1, alias="schema")
@@ -145,9 +145,9 @@ class AttackFile(Record):
     def _one_of_each(self) -> Self:
         check_flags(self.images, self.robust, distances=self.distances)
         if self.settings.keys() != self.members.keys():
-            raise ValueError("settings and members do not belong together")
+            raise ValueError("settings and members have different names")
         if len(self.members) > 1 and any(member.distances for member in self.members.values()):
-            raise ValueError("distances are of an attack with one member")
+            raise ValueError("only an attack with one member has distances")
         return self
 
     def settled(self) -> dict[int, bool]:
@@ -164,9 +164,9 @@ class AttackFile(Record):
         return {number: number not in broken for number in seen if number in known}
 
     def compile(self) -> None:
-        """Draw the members together: broken once is broken, robust is what survived the last.
+        """Combine the members: an image that any of them broke is broken, a survivor robust.
 
-        While an ensemble is under way nothing is told: what is broken is known before what holds.
+        An incomplete ensemble yields no flags: broken images are known before robust ones.
         """
         flags = self.settled()
         distances: dict[int, float | None] = {}
@@ -198,13 +198,15 @@ class AttackSummary(Record):
     accuracy_at_radius: dict[str, float] = Field(
         default={}, description="accuracy against L2 radius, for minimum-norm attacks"
     )
-    confusion: Confusion = Field(default=[], description="a broken image is what it was taken for")
+    confusion: Confusion = Field(
+        default=[], description="a broken image counts as the class predicted for it"
+    )
     robust: list[bool] = Field(default=[], exclude=True, repr=False)
     predictions: list[int] = Field(default=[], exclude=True, repr=False)
 
 
 class ClassAccuracy(Record):
-    """How one class fares."""
+    """The accuracies of one class."""
 
     name: str
     images: int
@@ -221,8 +223,8 @@ class Evaluation(Record):
     data: str
     data_digest: str
     code_digest: str = ""
-    config_digest: str = Field("", description="of the run; empty where none is known")
-    search: str = Field(description="precision of the search; what counts is float32 always")
+    config_digest: str = Field("", description="of the run; empty if there is none")
+    search: str = Field(description="precision of the search; results are checked in float32")
     clean_accuracy: Share
     clean_interval: Interval
     clean_confusion: Confusion = []
@@ -235,7 +237,7 @@ class Evaluation(Record):
     versions: dict[str, str]
 
     def __str__(self) -> str:
-        """The figures, in a line each."""
+        """The figures, one per line."""
         named = [("clean", self.clean_accuracy)]
         named += [(name, attack.accuracy) for name, attack in self.attacks.items()]
         named.append(("worst case", self.worst_case_accuracy))
@@ -291,11 +293,11 @@ class Comparison(Record):
 
 
 RADII = (0.25, 0.5, 1.0, 1.5, 2.0)
-"""L2 radii at which the accuracy under a minimum-norm attack is told."""
+"""L2 radii at which the accuracy under a minimum-norm attack is reported."""
 
 
 def summarise_members(members: dict[str, MemberFlags], numbers: Iterable[int]) -> AttackSummary:
-    """An attack's line for these images; its cost is their share of what is recorded."""
+    """An attack's line for these images; its cost is their share of the recorded cost."""
     chosen = list(numbers)
     robust = dict.fromkeys(chosen, True)
     predicted: dict[int, int | None] = {}
@@ -307,7 +309,7 @@ def summarise_members(members: dict[str, MemberFlags], numbers: Iterable[int]) -
         seen = [number for number in chosen if number in flag]
         classes = dict(zip(member.images, member.predictions, strict=False))
         for number in seen:
-            if robust[number]:  # what an earlier member broke stays as it was
+            if robust[number]:  # what an earlier member broke stays broken
                 robust[number], predicted[number] = flag[number], classes.get(number)
         share = len(seen) / len(flag) if flag else 0.0
         seconds += member.seconds * share
@@ -341,7 +343,7 @@ def summarise_members(members: dict[str, MemberFlags], numbers: Iterable[int]) -
 
 
 def confusion(classes: int, labels: Sequence[int], seen: Sequence[int]) -> Confusion:
-    """How many images of each class were taken for each; a class without a name makes it empty."""
+    """The confusion matrix; empty if too large, or if a predicted class has no name."""
     if len(seen) != len(labels) or classes > LARGEST_CONFUSION or max(seen) >= classes:
         return []
     table = [[0] * classes for _ in range(classes)]
@@ -368,13 +370,13 @@ def summarise(
 ) -> Evaluation:
     """The entry for flags of the same images under several attacks.
 
-    `predictions` are the classes seen on the clean images.
+    `predictions` are the predicted classes of the clean images.
     """
     clean = [seen == label for seen, label in zip(predictions, labels, strict=True)]
     worst, summaries = list(clean), {}
     for attack_name, attack in attacks.items():
         worst = [before and now for before, now in zip(worst, attack.robust, strict=True)]
-        # What fooled outside the ball does not count: a robust image is its own class.
+        # What fooled the model outside the ball does not count: a robust image keeps its class.
         seen = [
             label if robust else predicted
             for label, robust, predicted in zip(

@@ -1,4 +1,4 @@
-"""The run folder: what lies where, and the log that is cut back to the checkpoint; no torch."""
+"""The run folder: its files, and the log that is cut back to the checkpoint; no torch."""
 
 import hashlib
 import json
@@ -28,7 +28,7 @@ __all__ = [
     "write_json",
 ]
 _SCHEMA = 3
-"""Of `config.json`. What of a folder without `val/` is for test was chosen otherwise before."""
+"""Of `config.json`. Older ones chose the test pictures of a folder without `val/` differently."""
 _ELSEWHERE = "on"
 
 
@@ -50,12 +50,12 @@ class RunFolder:
 
     @property
     def checkpoint(self) -> Path:
-        """Everything needed to go on."""
+        """Everything needed to resume."""
         return self.path / "checkpoint.pt"
 
     @property
     def weights(self) -> Path:
-        """The final weights; there only when training has ended."""
+        """The final weights; they exist only once training has ended."""
         return self.path / "model.safetensors"
 
     @property
@@ -83,17 +83,17 @@ class RunFolder:
         return self.path / "attacks" / f"{_file_name(name, epsilon_text)}.json"
 
     def adversarial(self, name: str, epsilon_text: str) -> Path:
-        """All adversarial images of an attack at a budget, where they were asked for."""
+        """All adversarial images of an attack at a budget, if they were saved."""
         return self.path / "adversarial" / f"{_file_name(name, epsilon_text)}.npz"
 
     def on(self, data: str) -> "RunFolder":
-        """Where results on other data than the run's own lie, which must not replace those."""
+        """The folder for results on other data, which must not replace those on the run's own."""
         digest = hashlib.sha256(data.encode(errors="surrogateescape")).hexdigest()[:8]
         return RunFolder(self.path / _ELSEWHERE / f"{safe_name(Path(data).name)[:60]}-{digest}")
 
     @property
     def trained(self) -> "RunFolder":
-        """The run that this folder is of: itself, or the one that it holds results for."""
+        """The run that this folder belongs to: itself, or the one whose results it holds."""
         above = RunFolder(self.path.parent.parent)
         return above if self.path.parent.name == _ELSEWHERE and above.config.is_file() else self
 
@@ -105,7 +105,7 @@ class RunFolder:
 
     @property
     def versions(self) -> dict[str, str]:
-        """Package, torch and device of the training; empty where its configuration has none."""
+        """Package, torch and device of the training; empty if its configuration has none."""
         said = parse_json(json_bytes(self.config), str(self.config))
         found = said.get("versions") if isinstance(said, dict) else None
         if not isinstance(found, dict):
@@ -114,7 +114,7 @@ class RunFolder:
 
     @property
     def former_split(self) -> str:
-        """What chose the test pictures of a folder when this was trained; empty: what does now."""
+        """How an older version chose a folder's test pictures for this run; empty if as now."""
         said = parse_json(json_bytes(self.config), str(self.config))
         schema = said.get("schema") if isinstance(said, dict) else None
         if schema == _SCHEMA:
@@ -122,9 +122,9 @@ class RunFolder:
         return "names without their classes" if schema == 2 else "a seed"
 
     def prepare(self, run: Run, versions: dict[str, str]) -> Run:
-        """Make the folder for a run, or check that the one that is there holds the same run.
+        """Make the folder for a run, or check that the existing one holds the same run.
 
-        Returns the run, with the digest of the weights that it began with where that is known.
+        Returns the run, with the digest of the weights that it started from if that is known.
         """
         if not self.config.exists():
             said = {"run": run.model_dump(mode="json"), "versions": versions}
@@ -139,7 +139,7 @@ class RunFolder:
         return run.with_fields(weights_digest=run.weights_digest or before.weights_digest)
 
     def cut_log(self, epochs: int) -> None:
-        """Keep the lines of the first `epochs` epochs: what came after them is done again."""
+        """Keep the lines of the first `epochs` epochs: later ones will be trained again."""
         if not self.log.exists():
             return
         kept = []
@@ -160,23 +160,23 @@ class RunFolder:
         for number, line in enumerate(lines, start=1):
             record = parse_json(line, f"{self.log}, line {number},")
             if not isinstance(record, dict):
-                raise UserError(f"{self.log} is damaged: line {number} is no record of an epoch")
+                raise UserError(f"{self.log} is damaged: line {number} is not an epoch's record")
             records.append(record)
         return records
 
     def last_record(self) -> dict[str, Any]:
-        """The last epoch in the log; empty where there is none."""
+        """The last epoch in the log; empty if there is none."""
         records = self.records()
         return records[-1] if records else {}
 
     def guard_events(self, after: int = 0) -> list[str]:
-        """What the guard said or did while this was trained, oldest first; after so many epochs."""
+        """What the guard reported in training, oldest first, without the first `after` epochs."""
         guards = [record.get("guard") for record in self.records()[after:]]
         events = [guard.get("event") for guard in guards if isinstance(guard, dict)]
         return [event for event in events if isinstance(event, str)]
 
     def append_log(self, record: dict[str, Any]) -> None:
-        """One more epoch in the log."""
+        """Append an epoch to the log."""
         append_line(self.log, json.dumps(record, allow_nan=False))
 
 
@@ -190,10 +190,10 @@ def differences(one: Settings, other: Settings) -> list[str]:
 
 
 def changed_settings(before: Run, run: Run) -> list[str]:
-    """In what a run differs from the one before it, as `field: one -> other`.
+    """The fields in which a run differs from the one before it, as `field: one -> other`.
 
-    How often a checkpoint is written changes nothing that is computed, and a file that a run began
-    with is not read again; where it lies is no matter if it is known to be the same.
+    How often a checkpoint is written does not count, as it changes no result; nor does the path of
+    initial weights that are known to be the same, as they are not read again.
     """
     moved = run.weights_digest is not None and run.weights_digest == before.weights_digest
     same = run.with_fields(
@@ -205,35 +205,35 @@ def changed_settings(before: Run, run: Run) -> list[str]:
 
 
 def check_trained(path: Path, about: Mapping[str, Any], run: Run) -> None:
-    """Refuse a checkpoint or weights that say they were trained as another run.
+    """Refuse a checkpoint or weights that record another run than this one.
 
-    A configuration that was copied or edited would give their figures another name. Files of
-    earlier versions do not say.
+    With a configuration that was copied or edited, their figures would have the wrong name. Files
+    of earlier versions record no run.
     """
     if not (said := about.get("run")):
         return
     if changed := changed_settings(_placeless(run_said(said, str(path))), _placeless(run)):
         raise UserError(
-            f"{path} was trained by another configuration than the config.json beside it "
-            f"({'; '.join(changed)}): put its own back, or train under another --name"
+            f"{path} was trained with another configuration than the config.json beside it "
+            f"({'; '.join(changed)}): restore its own, or train under another --name"
         )
 
 
 def run_said(said: Any, source: str) -> Run:
-    """The run that a weights file says it was trained by; a field that is no more is left out."""
+    """The run that a weights file records; fields that no longer exist are left out."""
     known = _known(said, Run().model_dump(mode="json"))
     return run_from_json(json.dumps({"run": known}), source)
 
 
 def _known(said: Any, usual: Any) -> Any:
-    """Nested settings without what has no place in these."""
+    """Nested settings without the fields that `usual` lacks."""
     if not isinstance(said, dict) or not isinstance(usual, dict):
         return said
     return {key: _known(value, usual[key]) for key, value in said.items() if key in usual}
 
 
 def _placeless(run: Run) -> Run:
-    """The run wherever the user's own files lie: code and pictures may be moved."""
+    """The run without the folders of the user's own files: code and pictures may be moved."""
     file, colon, function = run.model.rpartition(":")
     own = f"{Path(file).name}:{function}" if colon and file.endswith(".py") else run.model
     pictures = "folder:" if run.data.name.startswith("folder:") else run.data.name
@@ -242,7 +242,7 @@ def _placeless(run: Run) -> Run:
 
 
 def said_of_weights(path: Path) -> dict[str, Any]:
-    """What a weights file says of its model, read without torch; empty where it does not say."""
+    """What a weights file records about its model, read without torch; empty if nothing is."""
     try:
         if not path.is_file():
             return {}
@@ -256,14 +256,14 @@ def said_of_weights(path: Path) -> dict[str, Any]:
 
 
 def changed_fields(one: Settings, other: Settings) -> dict[str, Any]:
-    """The fields in which another value differs, as they are in it."""
+    """The fields in which `other` differs, with its values."""
     before, after = flat(one.model_dump()), flat(other.model_dump())
     keys = before | after
     return {key: after.get(key) for key in keys if before.get(key) != after.get(key)}
 
 
 def field_text(key: str, value: Any) -> str:
-    """A field's value as it is told."""
+    """A field's value as it is printed."""
     of_images = key.endswith(("epsilon", "step_size")) and value is not None
     return fraction_text(value) if of_images else str(value)
 
@@ -275,7 +275,7 @@ def recipe_with(recipe: str, fields: Mapping[str, Any]) -> str:
 
 
 def no_run(path: Path, lacks: str = "config.json") -> UserError:
-    """That a path is no run folder; one below it is what was likely meant."""
+    """The error for a path that is not a run folder; it suggests one below the path."""
     below = [*path.glob("seed*/config.json"), *path.glob("*/seed*/config.json")]
     if below:
         return UserError(f"{path} is not a run folder; did you mean {min(below).parent}?")
@@ -285,12 +285,12 @@ def no_run(path: Path, lacks: str = "config.json") -> UserError:
 
 
 def no_model(folder: RunFolder) -> UserError:
-    """That a run has not ended."""
+    """The error for a run that has not ended."""
     return UserError(f"{folder.path} has no model yet: train it to the end first")
 
 
 def weights_file(given: str) -> Path:
-    """The weights that somebody names: a file, or what a run folder ended with."""
+    """The weights file that the user means: the file itself, or a run folder's final weights."""
     path = Path(given)
     folder = RunFolder(path)
     if path.is_dir() and not folder.weights.exists():

@@ -18,7 +18,7 @@ from bilateral.data.sources_cache import cache_folder
 from bilateral.errors import Interrupted, UserError
 
 TINY = 16 * 16
-"""Values of an image, pixels and channels, up to which a CPU gains nothing by sharing the work."""
+"""Values of an image (pixels x channels) up to which a CPU gains nothing from more threads."""
 
 
 def choose_device(name: str | None) -> torch.device:
@@ -28,9 +28,9 @@ def choose_device(name: str | None) -> torch.device:
     try:
         device = torch.device(name)
     except RuntimeError:
-        raise UserError(f"unknown device '{name}'; there are: cpu, cuda, cuda:0, ...") from None
+        raise UserError(f"unknown device '{name}'; available: cpu, cuda, cuda:0, ...") from None
     if device.type not in ("cpu", "cuda", "mps"):
-        raise UserError(f"{name} cannot be used; there are: cpu, cuda, cuda:0, mps, ...")
+        raise UserError(f"{name} cannot be used; available: cpu, cuda, cuda:0, mps, ...")
     if device.type == "mps" and not torch.backends.mps.is_available():
         raise UserError("no mps device here (use --device cpu)")
     if device.type == "cuda" and not torch.cuda.is_available():
@@ -47,15 +47,15 @@ def choose_device(name: str | None) -> torch.device:
 
 
 def has_bfloat16(device: torch.device) -> bool:
-    """Whether bfloat16 pays on this device."""
+    """Whether bfloat16 pays off on this device."""
     return device.type == "cuda" and torch.cuda.is_bf16_supported(including_emulation=False)
 
 
 def trains_in_bfloat16(precision: str, device: torch.device, values: int) -> bool:
-    """Whether a run of this precision computes in bfloat16 on images of so many values.
+    """Whether a run of this precision computes in bfloat16 on images of `values` values.
 
-    `auto` does where it pays: on a GPU that has it, and on a CPU with instructions for it, but for
-    tiny images. Searches of an evaluation on a CPU stay in float32.
+    `auto` does where it pays off: on a GPU that has it, and on a CPU with instructions for it,
+    except for tiny images. Searches of an evaluation on a CPU stay in float32.
     """
     if precision != "auto":
         return precision == "bfloat16"
@@ -66,19 +66,19 @@ def trains_in_bfloat16(precision: str, device: torch.device, values: int) -> boo
 def cpu_multiplies_bfloat16() -> bool:
     """Whether the CPU has instructions for it; without them it is slower than float32.
 
-    torch tells since 2.11. Measured on two cores of an AMD EPYC: `results/bench`.
+    torch reports them since 2.11. Measured on two cores of an AMD EPYC: `results/bench`.
     """
     known: dict[str, object] = getattr(torch.cpu, "get_capabilities", dict)()
     return any(known.get(name) is True for name in ("avx512_bf16", "amx_bf16"))
 
 
 def autocast(device: torch.device, enabled: bool) -> torch.autocast:
-    """bfloat16 inside, where enabled; weights and losses stay float32."""
+    """bfloat16 inside, if enabled; weights and losses stay float32."""
     return torch.autocast(device.type, dtype=torch.bfloat16, enabled=enabled)
 
 
 def limit_threads(device: torch.device, values: int) -> None:
-    """One thread for tiny images on the CPU: an 8x8 digit leaves nothing to share.
+    """Use one thread for tiny images on the CPU: an 8x8 digit leaves nothing to split.
 
     Measured on two cores busy with other work (`bilateral train digits-r-mc-la`, 12 and 15 epochs):
     3,800 to 3,900 images a second with one thread, 50 to 710 with two.
@@ -88,7 +88,7 @@ def limit_threads(device: torch.device, values: int) -> None:
 
 
 def place(model: nn.Module, device: torch.device, channels_last: bool | None = None) -> nn.Module:
-    """The model on the device, channels-last where convolutions are faster so: on a GPU."""
+    """The model on the device; channels-last by default on a GPU, where it is faster."""
     model = model.to(device)
     if device.type == "cuda" if channels_last is None else channels_last:
         model = model.to(memory_format=torch.channels_last)  # type: ignore[call-overload]
@@ -96,25 +96,25 @@ def place(model: nn.Module, device: torch.device, channels_last: bool | None = N
 
 
 def compiled(module: nn.Module, dynamic: bool) -> nn.Module:
-    """The module compiled; what the compiler makes is kept in the user's cache for the next start.
+    """The compiled module; the compiler's output is kept in the user's cache for the next start.
 
-    torch's own place for it, below /tmp, is empty after every restart of the machine.
+    torch's own place for it, below /tmp, is empty after every reboot.
     """
     os.environ.setdefault("TORCHINDUCTOR_CACHE_DIR", str(cache_folder() / "compiled"))
-    # torch 2.11 warns hundreds of times of a bound on a size that it cannot compute, and goes on.
+    # torch 2.11 warns hundreds of times, harmlessly, about a bound that it cannot compute.
     logging.getLogger("torch.utils._sympy.interp").setLevel(logging.ERROR)
     return cast(nn.Module, torch.compile(module, dynamic=dynamic))
 
 
 def synchronise(device: torch.device) -> None:
-    """Wait until the device has done what it was given, so that a clock can be read."""
+    """Wait until the device has finished its work, so that a clock can be read."""
     if device.type == "cuda":
         torch.cuda.synchronize(device)
 
 
 @contextmanager
 def plain_cudnn() -> Iterator[None]:
-    """No search for the fastest algorithm: batches shrink as images break, each size anew."""
+    """No search for the fastest algorithm: it repeats for each size as batches shrink."""
     before = torch.backends.cudnn.benchmark
     torch.backends.cudnn.benchmark = False
     try:
@@ -149,9 +149,9 @@ def versions(device: torch.device) -> dict[str, str]:
 
 
 def commit() -> str:
-    """The commit of the code that runs, where it runs from its repository; else the version.
+    """The commit of the running code, if it runs from its repository; else the version.
 
-    An environment inside somebody's own repository is not part of that one's commit.
+    An environment inside a user's own repository is not part of that repository's commit.
     """
     here = Path(__file__)
     git = ["git", "-C", str(here.parent)]
@@ -171,14 +171,14 @@ def _version() -> str:
 
 
 AGAIN_SECONDS = 5.0
-"""After which an exception that was lost where it was raised is raised once more."""
+"""Seconds after which an exception that got lost is raised again."""
 
 
 class StopRequest:
-    """Ctrl-C and SIGTERM as a flag that the work looks at between steps.
+    """Ctrl-C and SIGTERM as a flag that the work checks between steps.
 
-    The first signal asks; a second one raises KeyboardInterrupt at once. Where a step may take
-    minutes, `patience` is how many seconds it is given before Interrupted ends it.
+    The first signal sets it; a second one raises KeyboardInterrupt at once. If a step may take
+    minutes, `patience` is how many seconds it gets before Interrupted ends it.
     """
 
     def __init__(self, patience: float | None = None) -> None:
@@ -193,14 +193,14 @@ class StopRequest:
             if self.number is not None:
                 raise KeyboardInterrupt
             self.number = number
-            # Not by print: the signal may have come in the middle of one, and a closed standard
-            # error would end the work where it stands.
+            # Not by print: the signal may have interrupted one, and a closed standard error would
+            # end the work at once.
             when = "after this step"
             if self.patience is not None:
                 when = f"after this batch, in {self.patience:g} seconds at the latest"
                 signal.setitimer(signal.ITIMER_REAL, self.patience, AGAIN_SECONDS)
             with suppress(OSError):
-                os.write(2, f"stopping {when}; once more stops at once\n".encode())
+                os.write(2, f"stopping {when}; a second signal stops at once\n".encode())
 
         late: list[int] = []
 
@@ -216,7 +216,7 @@ class StopRequest:
         try:
             yield
         except Exception as error:
-            if late:  # whatever it was made of where it was raised
+            if late:  # other code may have turned it into another exception
                 raise Interrupted(late[0]) from error
             raise
         finally:

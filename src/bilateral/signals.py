@@ -1,8 +1,7 @@
 """Ctrl-C and SIGTERM as exceptions, so that temporary files are removed on the way out.
 
-Python may lose such an exception or wrap it in another: one that comes in the midst of an import, a
-class's making or a weak reference's callback. A command that was asked to stop ends by it all the
-same.
+Python may lose such an exception or wrap it in another if it arrives during an import, the creation
+of a class or the callback of a weak reference. A command that was asked to stop ends all the same.
 """
 
 import os
@@ -18,7 +17,7 @@ from typing import Any
 from bilateral.errors import Interrupted
 
 AGAIN_SECONDS = 0.001
-"""After which a lost exception is raised once more, outside of what lost it."""
+"""Seconds after which a lost exception is raised again, outside the code that lost it."""
 
 
 @contextmanager
@@ -35,7 +34,7 @@ def stoppable() -> Iterator[None]:
         raise _stopped(number)
 
     def stop_again(number: int, frame: FrameType | None) -> None:
-        if _within(frame, lost.__code__):  # on a busy machine: here it would be lost for good
+        if _within(frame, lost.__code__):  # on a busy machine: it would be lost here again
             return
         signal.setitimer(signal.ITIMER_REAL, 0)
         raise _stopped(asked[-1])
@@ -44,7 +43,7 @@ def stoppable() -> Iterator[None]:
         if not isinstance(unraisable.exc_value, (Interrupted, KeyboardInterrupt)):
             hook(unraisable)
             return
-        if not asked:  # a request that has its own patience, and asks again by itself
+        if not asked:  # a StopRequest's, which raises it again by itself
             return
         replaced.setdefault(signal.SIGALRM, signal.signal(signal.SIGALRM, stop_again))
         signal.setitimer(signal.ITIMER_REAL, AGAIN_SECONDS, AGAIN_SECONDS)
@@ -69,12 +68,12 @@ def stoppable() -> Iterator[None]:
 
 
 PARENT = "BILATERAL_PARENT"
-"""The variable that names the process for which a command works."""
+"""Environment variable with the id of the process that a command works for."""
 LOOK_SECONDS = 1.0
 
 
 def stop_with_parent() -> None:
-    """Where a command works for another process, ask it to stop once that has gone."""
+    """If this command works for another process, stop once that process is gone."""
     parent = os.environ.pop(PARENT, None)
     if parent is not None:
         threading.Thread(target=_watch, args=(parent,), daemon=True).start()

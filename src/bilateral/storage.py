@@ -1,7 +1,7 @@
-"""Files that are whole or not there, folders that one process writes to at a time; no torch.
+"""Atomic writes of files, and folders that one process writes to at a time; no torch.
 
-A temporary file or folder is locked by the process that writes it. One that can be locked belongs
-to nobody any more: its process was killed, and the next one removes it.
+A temporary file or folder is locked by the process that writes it. One that can be locked is
+abandoned: its process was killed, and the next one removes it.
 """
 
 import json
@@ -18,7 +18,7 @@ from bilateral.locks import is_at, locked, try_lock
 
 LOCK = ".lock"
 SUBFOLDERS = ("attacks", "adversarial", "flags", "transfer")
-"""Below a folder of results, those that results are written to as well."""
+"""Subfolders of a folder of results to which results are written too."""
 _TEMPORARY = re.compile(r"\..+\.[a-z0-9_]{8}\.tmp")
 
 
@@ -31,27 +31,27 @@ def write_atomic(path: Path, content: bytes) -> None:
         try:
             umask = os.umask(0)
             os.umask(umask)
-            os.fchmod(handle, 0o666 & ~umask)  # mkstemp's own would hide results from colleagues
+            os.fchmod(handle, 0o666 & ~umask)  # mkstemp's mode would hide results from others
             with os.fdopen(handle, "wb") as file:
                 file.write(content)
                 file.flush()
                 os.fsync(file.fileno())
-                temporary.replace(path)  # while it is locked: it is nobody's once it is closed
+                temporary.replace(path)  # while locked: once closed it looks abandoned
         except BaseException:
             temporary.unlink(missing_ok=True)
             raise
     except OSError as error:
-        # A failed write names no file, and a temporary name would tell the user nothing.
+        # A failed write names no file, and a temporary name would mean nothing to the user.
         raise OSError(error.errno, error.strerror, str(path)) from error
 
 
 def write_json(path: Path, value: Any) -> None:
-    """A JSON file, written whole."""
+    """Write a JSON file atomically."""
     write_atomic(path, (json.dumps(value, indent=1, allow_nan=False) + "\n").encode())
 
 
 def append_line(path: Path, line: str) -> None:
-    """One more line at the end of a file, flushed to disk."""
+    """Append a line to a file and flush it to disk."""
     try:
         with path.open("a", encoding="utf-8") as file:
             file.write(line + "\n")
@@ -63,7 +63,7 @@ def append_line(path: Path, line: str) -> None:
 
 @contextmanager
 def writing_to(folder: Path, wait_seconds: float = 0.0) -> Iterator[None]:
-    """Be the only process that writes results to a folder; what killed ones left is removed.
+    """Be the only process that writes results to a folder; left-overs of killed ones are removed.
 
     A folder that is made for the lock and stays empty is removed again.
     """
@@ -80,9 +80,9 @@ def writing_to(folder: Path, wait_seconds: float = 0.0) -> Iterator[None]:
 
 
 def tidy(folder: Path) -> None:
-    """Remove what killed processes left in a folder to which nothing is to be written."""
+    """Remove the left-overs of killed processes from a folder that we do not write to."""
     if (folder / LOCK).exists() or any(map(_left_overs, _places(folder))):
-        with suppress(Exception), writing_to(folder):  # in use, or read-only: not our business
+        with suppress(Exception), writing_to(folder):  # in use, or read-only: left alone
             pass
 
 
@@ -96,7 +96,7 @@ def remove_left_overs(folder: Path, name: str | None = None) -> None:
 
 @contextmanager
 def temporary_folder(prefix: str) -> Iterator[Path]:
-    """A folder among the system's temporary ones; those of killed processes are removed."""
+    """A temporary folder; those of killed processes are removed."""
     root = Path(tempfile.gettempdir())
     for path in root.glob(f"{prefix}*"):
         with suppress(OSError):
@@ -114,14 +114,14 @@ def temporary_folder(prefix: str) -> Iterator[Path]:
 def _temporary_file(path: Path) -> tuple[int, Path]:
     while True:
         handle, name = tempfile.mkstemp(dir=path.parent, prefix=f".{path.name}.", suffix=".tmp")
-        # Between the two somebody may have taken it for a left-over.
+        # Between creation and lock another process may have taken it for a left-over.
         if try_lock(handle) is not False and is_at(handle, Path(name)):
             return handle, Path(name)
         os.close(handle)
 
 
 def _places(folder: Path) -> Iterator[Path]:
-    """A folder and those below it that results are written to."""
+    """A folder and its subfolders that results are written to."""
     yield folder
     for name in SUBFOLDERS:
         for place, _, _ in os.walk(folder / name):

@@ -1,7 +1,7 @@
-"""Several configurations under one time budget, ranked by what they keep on held-out images.
+"""Several configurations under one time budget, ranked by robust accuracy on held-out images.
 
-Choosing by the test set would flatter what is chosen, so every run of a sweep holds training
-images out and is judged on them. Each is a normal run folder, and the sweep goes on where it was.
+Choosing by the test set would flatter what is chosen, so every run of a sweep holds out training
+images and is judged on them. Each has a normal run folder, and an interrupted sweep resumes.
 """
 
 import time
@@ -51,9 +51,9 @@ class Dropped(Exception):  # noqa: N818 - an outcome, not a mistake
 
 
 class Early(TrainingProgress):
-    """Looks at a run's readings as they come, and drops it when it is hopeless.
+    """Compares a run's readings with the others' as they come, and drops a hopeless run.
 
-    The others' are read from their logs: they may be under way in another process.
+    The others' are read from their logs: they may be training in another process.
     """
 
     def __init__(self, folder: RunFolder, run: Run, others: Sequence[RunFolder]) -> None:
@@ -68,7 +68,7 @@ class Early(TrainingProgress):
             return
         before = []
         for other in self.others:
-            with suppress(UserError, LookupError):  # not that far, or a line that is half written
+            with suppress(UserError, LookupError):  # not that far yet, or a half-written line
                 before.append(self._standing(other, number))
         own = self._standing(self.folder, number)
         images = min(self.run.images_read, self.run.data.held_out)
@@ -79,9 +79,9 @@ class Early(TrainingProgress):
             )
 
     def _standing(self, folder: RunFolder, epoch: int) -> float:
-        """A run's reading at an epoch, or the best until then where that is what runs keep.
+        """A run's reading at an epoch, or its best until then if runs keep their best weights.
 
-        A run that has not come that far has none, whatever it keeps: KeyError.
+        KeyError if the run has no reading at that epoch yet.
         """
         readings = early_readings(folder)
         reading = readings[epoch]
@@ -97,7 +97,7 @@ def early_readings(folder: RunFolder) -> dict[int, float]:
 
 
 def alike(one: Run, other: Run) -> bool:
-    """Whether early readings can be compared: attacked at one budget, as far on the way, alike."""
+    """Whether early readings of two runs can be compared: same budget, schedule and readings."""
 
     def matters(run: Run) -> tuple[Any, ...]:
         rate = run.optimiser
@@ -110,7 +110,7 @@ def alike(one: Run, other: Run) -> bool:
 def hopeless(robust: float, best: float, images: int) -> bool:
     """Whether a share is surely below half of the best, by the 95 % intervals of both.
 
-    Runs that end alike differ by a third of their reading early on, so no less would do.
+    Early readings of runs that end alike differ by up to a third, so a tighter limit is unsafe.
     """
     _, most = wilson_interval(round(robust * images), images)
     least, _ = wilson_interval(round(best * images), images)
@@ -119,7 +119,7 @@ def hopeless(robust: float, best: float, images: int) -> bool:
 
 @dataclass(frozen=True)
 class Judging:
-    """By what trials are ranked; further budgets are told beside the one that ranks."""
+    """The attacks and the budget that rank trials; accuracy at further budgets is only reported."""
 
     attacks: str
     epsilon: float
@@ -127,7 +127,7 @@ class Judging:
 
 
 class Sweep:
-    """The work on a list of runs, in their order, until the time is spent."""
+    """The work on a list of runs, in their order, until time is up."""
 
     def __init__(
         self,
@@ -143,7 +143,7 @@ class Sweep:
         self.runs, self.out, self.judging, self.seconds = runs, out, judging, seconds
         self.device, self.say, self.machine = device, say, machine
         self.about = about or {}
-        # Read once: a commit that is made meanwhile is not the code that runs.
+        # Read once: a commit made later is not the code that runs.
         self.versions = {**versions(device), "commit": commit()}
         self.members = self._members()
         self.trials = {
@@ -161,7 +161,7 @@ class Sweep:
             old = stored.get(name, trial)
             if old.status != NOT_STARTED or RunFolder(out / name).config.exists():
                 self._refuse_another(old, trial)
-                # What a run is along the axes is the file's to say: an axis may be renamed.
+                # A run's place on the axes is taken from the file: an axis may have been renamed.
                 self.trials[name] = replace(
                     old,
                     fields=trial.fields,
@@ -171,15 +171,15 @@ class Sweep:
                 )
 
     def _trained(self, trial: Trial) -> bool:
-        """Whether anything of it has been trained, and not failed before it left something."""
+        """Whether any training of it is on disk: a run that failed early leaves nothing."""
         folder = RunFolder(self.out / trial.name)
         return trial.settled or folder.checkpoint.exists() or folder.weights.exists()
 
     def _refuse_another(self, old: Trial, new: Trial) -> None:
-        """Refuse to go on with what began with other settings, or with other code of one's own."""
+        """Refuse to resume a trial begun with other settings, or with other code of the user's."""
         folder, run = RunFolder(self.out / new.name), self.runs[new.name].run
         advice = "choose another --out, or give the run another name"
-        # A digest leaves out what has its default, and a default may have changed since.
+        # A digest leaves out fields at their default, and a default may have changed since.
         if folder.config.exists() or old.config_digest != new.config_digest:
             changed = "; ".join(changed_settings(folder.read_run(), run))
             if changed:
@@ -191,17 +191,17 @@ class Sweep:
 
     @property
     def file(self) -> Path:
-        """Where the sweep stands."""
+        """The state of the sweep."""
         return self.out / "sweep.json"
 
     def _stored(self) -> dict[str, Trial]:
-        """What is known of the trials: as the sweep stood, and what runs alone left since."""
+        """The trials on disk: the sweep's own state, updated by runs that were started alone."""
         files = [self.file, *map(self._outcome, self.runs)]
         found = [trial for path in files if path.exists() for trial in self._read(path)]
         return {trial.name: trial for trial in found}
 
     def _read(self, path: Path) -> list[Trial]:
-        """The trials that a file holds; what was judged otherwise than these is to be judged."""
+        """The trials in a file; if they were judged differently, their judgement is dropped."""
         try:
             found = read_json(path)
             trials = [stored_trial(trial) for trial in found["trials"]]
@@ -211,7 +211,7 @@ class Sweep:
             raise UserError(f"{path} is damaged ({error}); remove it") from None
 
     def _judged_alike(self, judging: dict[str, Any]) -> bool:
-        """Whether trials were judged as these are; older versions did not write the settings."""
+        """Whether stored trials were judged as now; older versions did not write the settings."""
         settings = judging.get("settings")
         if settings is not None and (
             settings.keys() != self.members.keys()
@@ -221,7 +221,7 @@ class Sweep:
         return {**judging, "settings": None} == {**self._judging, "settings": None}
 
     def work(self) -> list[Trial]:
-        """Train and judge what is left, one after another; the trials, best first."""
+        """Train and judge the runs that are left, one by one; returns all trials, best first."""
         with writing_to(self.out):
             started = time.monotonic()
             for name, trial in self.trials.items():
@@ -231,7 +231,7 @@ class Sweep:
         return self._ended()
 
     def work_together(self, jobs: int, words: Sequence[str]) -> list[Trial]:
-        """The same with so many at a time, each by the command `words --trial NAME`."""
+        """The same with `jobs` at a time, each by the command `words --trial NAME`."""
         left = [name for name, trial in self.trials.items() if not trial.settled]
         with writing_to(self.out):
             started = time.monotonic()
@@ -245,7 +245,7 @@ class Sweep:
         return self._ended()
 
     def one(self, name: str) -> Trial:
-        """Train and judge one run; what became of it is also written beside it."""
+        """Train and judge one run; the outcome is also written to its folder."""
         trial = self.trials[name]
         if not trial.settled:
             self._try(trial, self.runs[name].run)
@@ -253,18 +253,18 @@ class Sweep:
         return trial
 
     def _left_by(self, name: str) -> Trial:
-        """What a run's own process made of it, which read the sweep's file anew."""
+        """The outcome written by a run's own process, which read the sweep's file afresh."""
         planned = self.trials[name]
         for trial in self._read(self._outcome(name)):
             same = trial.config_digest == planned.config_digest
             if same and trial.code_digest == planned.code_digest and trial.status != NOT_STARTED:
                 return trial
         raise UserError(
-            f"{name}: the sweep's file, or code of yours, was changed meanwhile; start it again"
+            f"{name}: the sweep's file or your own code has changed; start the sweep again"
         )
 
     def keep(self, trial: Trial) -> None:
-        """Tell of a trial and write where the sweep stands."""
+        """Report a trial and write the state of the sweep."""
         self.trials[trial.name] = trial
         self.say(f"{trial.name}: {outcome(trial)}")
         self._write_all()
@@ -275,7 +275,7 @@ class Sweep:
     def _ended(self) -> list[Trial]:
         for name, trial in self.trials.items():
             if trial.status == NOT_STARTED:
-                self.say(f"{name}: not started, the time is spent")
+                self.say(f"{name}: not started, time is up")
         return ranked(list(self.trials.values()))
 
     def _try(self, trial: Trial, run: Run) -> None:
@@ -283,7 +283,7 @@ class Sweep:
         self._refuse_changed_code(trial, run)
         before = trial.versions if self._trained(trial) else {}
         trial.versions = both_versions(before, self.versions)
-        # Whoever goes on after a kill must know with which code, and where, it began.
+        # To resume after a kill, one must know with which code, and where, it began.
         self._write(self._outcome(trial.name), [trial])
         split = load_training(run)
         limit_threads(self.device, split.image_values)
@@ -313,17 +313,17 @@ class Sweep:
         trial.also = {other.epsilon_text: other.worst_case_accuracy for other in further}
 
     def _refuse_changed_code(self, trial: Trial, run: Run) -> None:
-        """Refuse to rank what other code of the user's own trained or judged than the rest.
+        """Refuse to rank a trial if the user's own code differs from that of the other trials.
 
-        Their files are read anew for every trial.
+        Their files are read afresh for every trial.
         """
         if trial.code_digest not in ("", code_digest(run.model)) or self._members() != self.members:
-            raise UserError(f"{trial.name}: your own code was changed meanwhile; start it again")
+            raise UserError(f"{trial.name}: your own code has changed; start the sweep again")
 
     def _judged(self, folder: RunFolder, run: Run, held_out: Split) -> list[Evaluation]:
-        """Attack the held-out images at every budget; also written beside the run.
+        """Attack the held-out images at every budget; results are also written to the run's folder.
 
-        Those on which its weights were chosen are no judges.
+        Images by which its weights were chosen are left out.
         """
         _, model = trained_model(folder, self.device)
         known = DeviceImages(held_out, self.device)
@@ -342,7 +342,7 @@ class Sweep:
         return found
 
     def _members(self) -> Members:
-        """The attacks that judge, with their settings; of somebody's own with its code."""
+        """The attacks that judge, with their settings; a user's own attack with its code."""
         judging = self.judging
         found: Members = {}
         for name in attack_names(judging.attacks):
@@ -351,7 +351,7 @@ class Sweep:
 
     @property
     def _judging(self) -> dict[str, Any]:
-        """As it is written."""
+        """The judging as it is written to disk."""
         settings = {name: one.model_dump(mode="json") for name, one in self.members.items()}
         return {**asdict(self.judging), "also": list(self.judging.also), "settings": settings}
 

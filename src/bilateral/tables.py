@@ -17,7 +17,7 @@ Format = Literal["text", "markdown", "csv", "latex"]
 
 
 def percent(share: float) -> str:
-    """A fraction as it is printed."""
+    """A fraction as a percentage, as printed."""
     return f"{100 * share:.1f}"
 
 
@@ -35,7 +35,7 @@ def _distance(mean: float | None) -> str:
 
 
 def evaluation_table(entry: Evaluation) -> Table:
-    """One model: a row an attack; what a smallest perturbation measures in a column of its own."""
+    """One model: a row per attack; mean L2 distances of minimum-norm attacks in a column."""
     head = ["attack", "accuracy (%)", "95 % interval", "images", "seconds"]
     rows = [["clean", percent(entry.clean_accuracy), _interval(entry.clean_interval), "", ""]]
     for name, attack in entry.attacks.items():
@@ -59,7 +59,7 @@ def evaluation_table(entry: Evaluation) -> Table:
 
 
 def comparison_table(entries: Mapping[str, Evaluation]) -> Table:
-    """Several models under the same attacks: a row a model, accuracies in per cent."""
+    """Several models under the same attacks: a row per model, accuracies in per cent."""
     first = next(iter(entries.values()))
     head = ["accuracy (%)", "clean", *(f"{name} at {first.epsilon_text}" for name in first.attacks)]
     rows = [
@@ -74,7 +74,7 @@ def comparison_table(entries: Mapping[str, Evaluation]) -> Table:
 
 
 def bench_table(rows: Mapping[str, Mapping[str, Any]]) -> Table:
-    """Our time beside a peer's: a row an attack; smallest perturbations by their mean length."""
+    """Our time and a peer's: a row per attack; minimum-norm attacks with their mean distance."""
     by_length = any("mean_distance" in row for row in rows.values())
     length = ["mean L2"] if by_length else []
     head = ["attack", "seconds", "accuracy (%)", *length]
@@ -111,7 +111,7 @@ def bench_train_table(result: Mapping[str, Any]) -> Table:
 
 
 def paired_table(comparison: Comparison) -> Table:
-    """Runs on the same images: a row a run, tested against the first."""
+    """Runs on the same images: a row per run, tested against the first."""
     head = ["run", "accuracy (%)", "95 % interval", "only first", "only this", "McNemar p"]
     rows = []
     for line in comparison.runs:
@@ -124,7 +124,7 @@ def paired_table(comparison: Comparison) -> Table:
 
 
 def lettered(names: Iterable[str]) -> dict[str, str]:
-    """A letter for every name, in their order; a number where there are more than letters."""
+    """A letter for every name, in their order; numbers if there are more names than letters."""
     found = list(dict.fromkeys(names))
     few = len(found) <= len(ascii_uppercase)
     return {
@@ -133,9 +133,9 @@ def lettered(names: Iterable[str]) -> dict[str, str]:
 
 
 def narrow(table: Table) -> tuple[list[str], Table]:
-    """A table for a terminal of 80 columns: where its rows' names are too long, they stand above.
+    """A table for a terminal of 80 columns: row names that are too long move into a legend.
 
-    The lines to print before it, and the table with letters in their place.
+    Returns the legend's lines, and the table with letters in place of the names.
     """
     head, rows = table
     if max(map(len, render(table).splitlines())) <= WIDTH:

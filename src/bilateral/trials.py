@@ -1,4 +1,4 @@
-"""The runs of a sweep and what became of them, as values and as tables; no torch."""
+"""The runs of a sweep and their outcomes, as values and as tables; no torch."""
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
@@ -20,12 +20,12 @@ class Planned:
     fields: Mapping[str, Any]
     """those in which it differs from the sweep's other runs"""
     chosen: Mapping[str, str]
-    """what it is along each axis of the grid, in words"""
+    """its value on each axis of the sweep, as text"""
 
 
 @dataclass
 class Trial:
-    """One run of a sweep and what became of it."""
+    """One run of a sweep and its outcome."""
 
     name: str
     fields: Mapping[str, Any]
@@ -38,12 +38,12 @@ class Trial:
     early: dict[int, float] = field(default_factory=dict)
     """PGD-10 accuracy at the guard's readings, by epoch"""
     also: dict[str, float] = field(default_factory=dict)
-    """robust accuracy at the further budgets, by their texts"""
+    """robust accuracy at further budgets, by their texts"""
     chosen: Mapping[str, str] = field(default_factory=dict)
     """`Planned.chosen`"""
     config_digest: str = ""
     code_digest: str = ""
-    """of the user's own network; empty for ours, and where an older version trained it"""
+    """of the user's own network; empty for ours, and if an older version trained it"""
     versions: Mapping[str, str] = field(default_factory=dict)
     """where it was trained and judged: device, commit, torch"""
 
@@ -53,8 +53,8 @@ class Trial:
         return self.status == "done" or self.status.startswith("dropped")
 
     def unjudged(self) -> "Trial":
-        """What is left of it where something else is to judge: the run as it was trained."""
-        if self.robust_accuracy is None:  # dropped, say: that was not the judges' doing
+        """The trial with its training but without its judgement, to be judged again."""
+        if self.robust_accuracy is None:  # dropped, say, which does not depend on the judging
             return self
         return replace(
             self,
@@ -78,7 +78,7 @@ def stored_trial(stored: dict[str, Any]) -> Trial:
 
 
 def both_versions(before: Mapping[str, str], now: Mapping[str, str]) -> dict[str, str]:
-    """The versions of work that began under some and went on under others, the newer last."""
+    """The versions of work that was begun under some and resumed under others, newest last."""
     return {
         key: " and ".join([*(one for one in parts(before.get(key, "")) if one != value), value])
         for key, value in now.items()
@@ -86,12 +86,12 @@ def both_versions(before: Mapping[str, str], now: Mapping[str, str]) -> dict[str
 
 
 def parts(version: str) -> list[str]:
-    """What `both_versions` put together."""
+    """The versions that `both_versions` joined."""
     return version.split(" and ") if version else []
 
 
 def ranked(trials: Sequence[Trial]) -> list[Trial]:
-    """Best first; what was dropped or failed after it, by its last reading."""
+    """Best first; dropped or failed trials come after, by their last reading."""
 
     def key(trial: Trial) -> tuple[bool, float]:
         last = trial.early[max(trial.early)] if trial.early else -1.0
@@ -102,7 +102,7 @@ def ranked(trials: Sequence[Trial]) -> list[Trial]:
 
 
 def outcome(trial: Trial) -> str:
-    """What became of a trial, in a line."""
+    """The outcome of a trial in one line."""
     if trial.robust_accuracy is None or trial.clean_accuracy is None:
         return trial.status
     clean, robust = 100 * trial.clean_accuracy, 100 * trial.robust_accuracy
@@ -152,10 +152,10 @@ def means(trials: Sequence[Trial], attacks: str) -> Table:
 def crossed(
     trials: Sequence[Trial], axes: Mapping[str, Sequence[str]], axis: str, budget: str = ""
 ) -> Table:
-    """Robust accuracy with the values of one axis side by side, a line for what else was chosen.
+    """Robust accuracy with the values of one axis side by side, a row per choice on the others.
 
-    A line with nothing to show is left out. Several seeds of a configuration are one cell: their
-    mean, and the smallest and the largest.
+    Empty rows are left out. Several seeds of a configuration are one cell: their mean, and the
+    smallest and the largest.
     """
     others = {name: values for name, values in axes.items() if name != axis}
     lines = []
@@ -181,9 +181,9 @@ def _cell(trials: Sequence[Trial], budget: str) -> str:
 def effects(
     trials: Sequence[Trial], axes: Mapping[str, Sequence[str]], axis: str, budget: str = ""
 ) -> Table:
-    """What each value of an axis brings beside its first one, all else alike, the seed too.
+    """The effect of each value of an axis against its first one, all else equal, the seed too.
 
-    The mean difference in points, the smallest and largest, and how often it was for the better.
+    The mean difference in points, the smallest and largest, and how often it was an improvement.
     """
     found: dict[tuple[str, ...], dict[str, float]] = {}
     for trial in trials:

@@ -25,7 +25,7 @@ _PICKLES = (".pt", ".pth", ".ckpt", ".bin")
 
 
 def write_weights(path: Path, model: nn.Module, about: dict[str, Any]) -> None:
-    """The weights as safetensors, with what is needed to build the model again."""
+    """Write the weights as safetensors, with what is needed to build the model again."""
     state = model.state_dict()
     # Copies, because safetensors refuses tensors that share memory (tied weights).
     tensors = {name: value.detach().cpu().clone().contiguous() for name, value in state.items()}
@@ -45,7 +45,7 @@ def weights_digest(model: nn.Module) -> str:
 
 
 def _digest_of(about: dict[str, Any], tensors: Mapping[str, Tensor]) -> str:
-    """SHA-256 over what a file says of its model and over all its tensors."""
+    """SHA-256 over what a file records about its model and over all its tensors."""
     digest = hashlib.sha256(json.dumps(about, sort_keys=True).encode())
     for name, value in sorted(tensors.items()):
         digest.update(f"{name} {value.dtype} {tuple(value.shape)} ".encode())
@@ -54,7 +54,7 @@ def _digest_of(about: dict[str, Any], tensors: Mapping[str, Tensor]) -> str:
 
 
 def read_weights(path: Path, model: nn.Module, without: str | None = None) -> None:
-    """Load weights into a model, all but those of one layer; says what does not fit."""
+    """Load weights into a model, except those of the layer `without`; refuse what does not fit."""
     theirs = check_shapes(path, model, without)
     with safe_open(path, "pt") as file:
         tensors = {name: file.get_tensor(name) for name in theirs}
@@ -66,16 +66,16 @@ def read_weights(path: Path, model: nn.Module, without: str | None = None) -> No
         if kind.is_complex or kind.is_floating_point != value.dtype.is_floating_point:
             raise UserError(f"{path} does not fit the model: {name} is {kind}, not {value.dtype}")
         if not bool(tensors[name].float().isfinite().all()):
-            raise UserError(f"{path} holds no usable weights: {name} has NaN or infinity in it")
+            raise UserError(f"{path} holds no usable weights: {name} contains NaN or infinity")
     model.load_state_dict({**own, **_but(without, tensors)})
 
 
 def check_shapes(
     path: Path, model: nn.Module, without: str | None = None
 ) -> dict[str, tuple[int, ...]]:
-    """The shapes that a weights file declares, which are the model's; no weight is read.
+    """The shapes that a weights file declares, if they are the model's; no weight is read.
 
-    What it declares for the layer `without` is not compared.
+    Shapes of the layer `without` are not compared.
     """
     declared = declared_shapes(path)
     own = _but(without, {name: tuple(value.shape) for name, value in model.state_dict().items()})
@@ -94,27 +94,27 @@ def check_shapes(
 
 
 def _of_which_network(path: Path) -> str:
-    """What a file that does not fit is of, where it says so."""
+    """The network of a file that does not fit, if the file records it."""
     try:
         about = read_about(path)
         height, width = about["image_size"]
         kind = f"{about['model']!s:.100}, {about['channels']} channels, {height} x {width} pixels"
-        return f"; the file is of {kind}"
-    except (UserError, KeyError):  # which is not what is wrong
+        return f"; the file is for {kind}"
+    except (UserError, KeyError):  # not the error to report
         return ""
 
 
 def check_network(path: Path, model: str, about: Mapping[str, Any]) -> None:
     """Refuse weights that are not of the named network, without building it.
 
-    A few bytes of JSON may ask for a network of terabytes.
+    A few bytes of JSON could ask for a network of terabytes.
     """
     with torch.device("meta"):
         check_shapes(path, build_model(model, len(about["classes"]), about["channels"]))
 
 
 def _but(layer: str | None, named: Mapping[str, T]) -> dict[str, T]:
-    """Everything whose name does not lie in a layer."""
+    """All entries except those of a layer."""
     outside = f"{layer}."
     return {
         name: one for name, one in named.items() if layer is None or not name.startswith(outside)
@@ -122,7 +122,7 @@ def _but(layer: str | None, named: Mapping[str, T]) -> dict[str, T]:
 
 
 def declared_shapes(path: Path) -> dict[str, tuple[int, ...]]:
-    """What a weights file declares, and safetensors checks against its length; nothing is read."""
+    """The shapes in a weights file, which safetensors checks against its size; nothing is read."""
     if not path.is_file():
         raise UserError(f"no weights at {path}")
     try:
@@ -132,17 +132,17 @@ def declared_shapes(path: Path) -> dict[str, tuple[int, ...]]:
     except (SafetensorError, OSError, KeyError, ValueError) as error:
         beside = path.with_name("model.safetensors")
         if path.name == "checkpoint.pt" and beside.is_file():
-            raise UserError(f"{path} is a run's checkpoint; its weights are {beside}") from None
+            raise UserError(f"{path} is a run's checkpoint; its weights are in {beside}") from None
         if path.suffix in _PICKLES:
             raise UserError(
                 f"{path}: weights are read as safetensors, which cannot carry code; convert them "
-                "by safetensors.torch.save_file(torch.load(path, weights_only=True), new_path)"
+                "with safetensors.torch.save_file(torch.load(path, weights_only=True), new_path)"
             ) from None
         raise UserError(f"{path} is damaged, or not safetensors ({error!s:.200})") from None
 
 
 class _About(BaseModel):
-    """What every weights file says of its model; it may say more."""
+    """What every weights file records about its model; it may record more."""
 
     classes: Annotated[list[str], Field(min_length=1)]
     channels: Annotated[int, Field(ge=1, le=1024)]
@@ -150,21 +150,21 @@ class _About(BaseModel):
 
 
 def _check_digest(path: Path, metadata: dict[str, str], tensors: Mapping[str, Tensor]) -> None:
-    """Refuse what is not what was written; other people's files have no digest."""
+    """Refuse a file that is not as it was written; files from elsewhere have no digest."""
     try:
         about = json.loads(metadata.get("bilateral", "{}"))
         digest = about.pop(_DIGEST, None)
     except (ValueError, AttributeError, TypeError, RecursionError):
-        raise UserError(f"{path} is damaged: what it says of its model is no JSON") from None
+        raise UserError(f"{path} is damaged: its record of the model is not JSON") from None
     if digest is not None and digest != _digest_of(about, tensors):
         raise UserError(
             f"{path} is damaged: its SHA-256 is not the one it was written with; "
-            "remove it, and train again by the same command"
+            "remove it, and train again with the same command"
         )
 
 
 def read_about(path: Path) -> dict[str, Any]:
-    """What a weights file says of its model: classes, channels, image size."""
+    """What a weights file records about its model: classes, channels, image size."""
     about = about_of(path)
     if about is None:
         raise UserError(f"{path} is not a weights file of this package")
@@ -172,7 +172,7 @@ def read_about(path: Path) -> dict[str, Any]:
 
 
 def about_of(path: Path) -> dict[str, Any] | None:
-    """The same; none where a file was written by others, which say nothing of their model."""
+    """The same; None for a file from elsewhere, which records nothing about its model."""
     declared_shapes(path)
     with safe_open(path, "pt") as file:
         said = (file.metadata() or {}).get("bilateral")

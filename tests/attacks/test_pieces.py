@@ -65,7 +65,7 @@ def test_from_corners_of_half_the_budget_a_whole_step_ends_at_two_distances(line
 
 
 def test_an_evaluation_stays_in_the_ball():
-    with pytest.raises(ValidationError, match="iterate = any needs the ball"):
+    with pytest.raises(ValidationError, match="iterate = any needs projection = ball"):
         GradientAttack(projection="none")
 
 

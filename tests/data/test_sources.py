@@ -457,7 +457,7 @@ def test_commands_say_which_edition(
     command(["check", "house"])
     lines = capsys.readouterr().out.splitlines()
     assert lines[:2] == [f"house: {house.entry.summary}", f"in {where}:"]
-    assert lines[-1].startswith("house is whole: ")
+    assert lines[-1].startswith("house is intact: ")
     command(["list"])
     lines = {line.split()[0]: line for line in capsys.readouterr().out.splitlines()}
     assert "on disk" in lines["house"] and "absent" in lines["tiny"]
@@ -483,8 +483,8 @@ def test_the_command_says_what_is_wrong_once(
     missing = "missing: run `bilateral data fetch tiny`"
     assert f"  train-labels.npy  {missing}\n" in out
     assert "\n  test-pixels.npy   damaged: uint8 (3, " in out and "expected, 7 bytes found" in out
-    assert "is whole" not in out
-    assert error == f"bilateral: tiny is not whole: train-labels.npy is {missing}\n"
+    assert "is intact" not in out
+    assert error == f"bilateral: tiny is not intact: train-labels.npy is {missing}\n"
 
 
 def test_check(tiny: Any, tmp_path: Path) -> None:

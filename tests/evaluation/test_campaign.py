@@ -238,12 +238,12 @@ def test_a_figure_of_another_model_is_not_replaced_silently(tmp_path, capsys):
         file.write_text(text)
         assert main(["evaluate", f"{file}:build", *words, "--attacks", attacks]) == 0
         lines = capsys.readouterr().err.splitlines()
-        return [line for line in lines if "replace" in line or "put aside" in line]
+        return [line for line in lines if "replace" in line or "set aside" in line]
 
     assert said(code) == [] == said(code, "pgd10"), "another attack on the same model joins it"
     lines = said(code.replace("0.1", "0.2"))
     assert "replaces an evaluation of other weights, code or images (" in lines[0]
-    assert "fgsm@40-255.json is of other weights, code or images: it is put aside" in lines[1]
+    assert "fgsm@40-255.json is of other weights, code or images: it is set aside" in lines[1]
 
 
 def test_an_edit_that_is_undone_costs_no_flags(tmp_path, monkeypatch, capsys):
@@ -275,7 +275,7 @@ def test_an_edit_that_is_undone_costs_no_flags(tmp_path, monkeypatch, capsys):
     accuracies(f"{code}# a note\n", "20")
     done = len(work)
     accuracies(code, "80")
-    assert len(work) == done, "of what was put aside twice the larger part is found"
+    assert len(work) == done, "of what was set aside twice the larger part is found"
 
 
 def test_what_will_be_lost_is_told_before_it_is(tmp_path, monkeypatch, capsys):
@@ -299,7 +299,7 @@ def test_what_will_be_lost_is_told_before_it_is(tmp_path, monkeypatch, capsys):
         patch.setattr("bilateral.evaluation.campaign.evaluate_target", stopped)
         assert main([*words, "--images", "20", "--attacks", "fgsm,pgd2"]) == 2
     said = capsys.readouterr().err
-    assert "fgsm@40-255.json is of other weights, code or images: it is put aside" in said
+    assert "fgsm@40-255.json is of other weights, code or images: it is set aside" in said
     assert "pgd2" not in said and "replaces an evaluation" not in said, "of 20 images there is none"
 
 

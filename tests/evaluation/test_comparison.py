@@ -138,8 +138,7 @@ def taken(tmp_path, capsys, *words):
     assert main(["compare", str(tmp_path / "a"), str(tmp_path / "b"), *words]) == 0
     said = capsys.readouterr().err
     assert (
-        said
-        == f"{attack} is the strongest attack that all have flags of (--attack names another)\n"
+        said == f"{attack} is the strongest attack with flags in all runs (--attack for another)\n"
     )
     return attack
 

@@ -98,7 +98,7 @@ def test_own_pictures_are_attacked_at_what_the_run_was_trained_for(
     words += ["--check-epochs", "0", "--guard", "watch", "--adversary.epsilon", "3/255"]
     assert main([*words, "--name", "three"]) == 0
     said = capsys.readouterr().err
-    assert "what it keeps under attack: bilateral evaluate runs/three/seed0\n" in said
+    assert "to measure its robustness: bilateral evaluate runs/three/seed0\n" in said
     assert main(["evaluate", "runs/three/seed0", "--attacks", "fgsm", "--json", "--quiet"]) == 0
     shown = capsys.readouterr()
     assert json.loads(shown.out)["epsilon_text"] == "3/255"
@@ -175,5 +175,5 @@ def test_more_outputs_than_classes_are_told_of(
     for outputs, told in ((5, True), (3, False)):
         words = ["evaluate", f"model.py:of{outputs}", "--data", "folder:own", "--attacks", "fgsm"]
         assert main([*words, "--quiet"]) == 0
-        said = "folder:own has 3 classes, the model 5 outputs: is output 0 its a?"
+        said = "folder:own has 3 classes, but the model has 5 outputs: does output 0 mean a?"
         assert (said in capsys.readouterr().err) == told

@@ -286,7 +286,7 @@ def test_a_copy_is_white_box_to_its_original(runs, tmp_path, monkeypatch, capsys
     found = json.loads(said.out)
     assert found["white_box"] == [one] and list(found["attacks"]["fgsm"][one]) == [one]
     assert said.err.count("\n") == 1
-    assert f"{two} and {one} are one model (weights and code): shown as {one}" in said.err
+    assert f"{two} and {one} have the same weights and code: shown as {one}" in said.err
     assert main(["transfer", *words, "--quiet", "--format", "csv"]) == 0
     assert capsys.readouterr().out.splitlines()[-1].endswith(" (white-box)")
 

@@ -329,7 +329,7 @@ def test_files_that_cannot_be_checked_are_refused(run, tmp_path, capsys):
     assert "does not hold adversarial images" in refused(capsys, run / "gallery.npz")
     lone = tmp_path / "lone.npz"
     lone.write_bytes(whole)
-    assert "--target names its model" in refused(capsys, lone)
+    assert "name its model with --target" in refused(capsys, lone)
 
 
 @pytest.mark.parametrize("place", range(20))

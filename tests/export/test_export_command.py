@@ -97,7 +97,7 @@ def test_help_needs_no_torch():
     [
         ("onx", "unknown format 'onx'; nearest: onnx"),
         ("safetensor", "unknown format 'safetensor'; nearest: safetensors, torch"),
-        ("gguf", "unknown format 'gguf'; there are: safetensors, torch, onnx"),
+        ("gguf", "unknown format 'gguf'; available: safetensors, torch, onnx"),
     ],
 )
 def test_an_unknown_format_is_answered_with_the_nearest(run, capsys, name, answer):

@@ -382,8 +382,8 @@ def test_pipes_and_devices_are_not_waited_for(tmp_path: Path) -> None:
         ('{"a":' * 10**5, "nested deeper"),
         ("[" + "[]," * 2**18 + "1]", "too large"),
         ("[" + "1," * (2**21 + 1) + "1]", "too large"),
-        ('{"a": NaN}', "NaN is no number"),
-        ("[-Infinity]", "is no number"),
+        ('{"a": NaN}', "NaN is not allowed"),
+        ("[-Infinity]", "is not allowed"),
         ("1" * 10_000, "not JSON"),
         ("", "not JSON"),
     ],
@@ -471,7 +471,7 @@ def test_weights_that_are_not_finite(tmp_path: Path, value: float) -> None:
     with torch.no_grad():
         model.head.bias[3] = value  # type: ignore[union-attr, operator]
     write_weights(tmp_path / "w", model, ABOUT)
-    with pytest.raises(UserError, match=r"head\.bias has NaN or infinity"):
+    with pytest.raises(UserError, match=r"head\.bias contains NaN or infinity"):
         read_weights(tmp_path / "w", model)
 
 

@@ -66,7 +66,7 @@ def test_every_table_is_written(everything):
             assert 0 < cells <= len(table.columns)
             for attack in row["attacks"].values():
                 assert 0 <= attack["accuracy"] <= 1 and attack["images"] == 20
-        title = f"# a try of the path on the digits, not {table.where}:"
+        title = f"# a trial run on the digits, not {table.where}:"
         assert (quick / f"{name}.md").read_text().startswith(title), "nobody may mistake it"
     for name in ("steps-figure", "label-formulas"):
         assert ET.parse(quick / f"{name}.svg").getroot().tag.endswith("svg")
@@ -329,19 +329,19 @@ def test_rows_that_could_not_be_kept_are_not_begun(tmp_path):
     [
         (["cifar11"], "unknown table 'cifar11'; nearest: cifar10"),
         (["cifar10", "--seeds", "0"], "--seeds 0: must be at least 1"),
-        (["cifar10", "--quick", "--results", "results"], "--quick writes outside results/"),
+        (["cifar10", "--quick", "--results", "results"], "--quick never writes to results/"),
         (["cifar10", "--model", "wrn"], "unknown model 'wrn'"),
         (["cifar10"], "cifar10 cannot be measured: cifar10 is not on disk"),
         (["cifar10", "--rows"], "--rows needs a value"),
         (["cifar10", "--rows", "--quick"], "--rows needs a value"),
-        (["cifar10", "--columns", "AA"], "there are: clean, FGSM, CE7, CE20, AutoAttack"),
+        (["cifar10", "--columns", "AA"], "available: clean, FGSM, CE7, CE20, AutoAttack"),
         (["table5"], "unknown table 'table5': Table 5 of the paper is cifar10 here"),
         (["5"], "Table 5 of the paper is cifar10 here"),
         (["figure-1"], "Figure 1 of the paper is steps-figure here"),
         (["99"], "unknown table '99'"),
-        (["cifar10", "--quick", "--epochs", "3"], "--epochs 3 does nothing with --quick"),
-        (["cifar10", "--quick", "--images", "3"], "--images 3 does nothing with --quick"),
-        (["cifar10", "--quick", "--model", "wrn-28-10"], "does nothing with --quick"),
+        (["cifar10", "--quick", "--epochs", "3"], "--epochs 3 has no effect with --quick"),
+        (["cifar10", "--quick", "--images", "3"], "--images 3 has no effect with --quick"),
+        (["cifar10", "--quick", "--model", "wrn-28-10"], "has no effect with --quick"),
     ],
 )
 def test_bad_input_is_one_line(words, message, tmp_path):

@@ -182,7 +182,7 @@ def test_costs_beyond_a_thousand_sort_as_numbers(browser, tmp_path):
     (tmp_path / "costs.html").write_text(render(gather([str(folder)])))
     with Visit(browser, tmp_path / "costs.html") as visit:
         table = visit.page.locator("[aria-label=Attacks]")
-        for column, largest in (("forward passes an image", "2,482.9"), ("seconds", "1,200.5")):
+        for column, largest in (("forward passes per image", "2,482.9"), ("seconds", "1,200.5")):
             table.get_by_role("button", name=column, exact=False).first.click()
             assert largest in table.locator("tbody tr").first.inner_text()
 

@@ -57,10 +57,10 @@ def test_a_whole_folder_misses_nothing(whole):
 def test_a_missing_file_is_named_with_its_command(folder, file, command):
     (folder / file).unlink()
     gap = gaps(folder)[file]
-    assert "not there" in gap.problem and gap.command.startswith(command)
+    assert "missing, so " in gap.problem and gap.command.startswith(command)
     assert not command or str(folder) in gap.command
     page = render(gather([str(folder)]))
-    assert "Missing or damaged: 1" in page and f"<code>{file}</code> not there" in page
+    assert "Missing or damaged: 1" in page and f"<code>{file}</code> missing, so " in page
 
 
 @pytest.mark.parametrize("content", [b"", b"{", b"[1, 2]", b"\xff\xfe\x00", b"[" * 100_000])
@@ -341,7 +341,7 @@ def test_weaker_attacks_on_more_images_do_not_hide_autoattack(folder):
         assert (head.worst.accuracy, head.worst.images) == (0.6375, 400)
         assert (head.pgd.attack, head.pgd.images) == ("pgd20-cw", 400)
         assert head.clean.images == 10_000 and head.entry["data"] == "digits"
-        assert "Under autoattack at 40/255: class seen" in render([files])
+        assert "Under autoattack at 40/255: predicted class" in render([files])
     weak["attacks"] |= {"fgsm": strong["attacks"]["fgsm"]}
     path.write_text(json.dumps(file | {"entries": [weak]}))  # AutoAttack by its own file alone
     head = headline(gather([str(folder)])[0])

@@ -157,7 +157,7 @@ def test_the_attack_table_is_the_evaluation(page):
 def test_classes_and_confusion_are_the_evaluation(page):
     assert table(page, "Accuracy by class")[4] == ["3", "40", "97.5", "30.0"]
     rows = table(page, "Confusion, Under autoattack at 40/255")
-    assert rows[0] == ["true \\ seen", *map(str, range(10))]
+    assert rows[0] == ["true \\ predicted", *map(str, range(10))]
     assert rows[3] == ["2", "·", "·", "36", "4", *["·"] * 6]
     assert table(page, "Confusion, Clean images")[1][1] == "40"
 
@@ -172,7 +172,7 @@ def test_curves_checks_and_gradients_are_the_diagnosis(page):
         ["255/255", "0.0"],
     ]
     assert rows[0][1:3] == ["PGD", "autoattack, from evaluate"] and rows[3][2] == "63.7"
-    assert "Larger budgets are under Numbers." in page
+    assert "Larger budgets are listed under Numbers." in page
     assert table(page, "Accuracy against attack steps, numbers")[-1] == ["50", "73.2"]
     assert table(page, "Checks")[1][:4] == ["zero-gradients", "passed", "0.0125", "0.05"]
     assert table(page, "Gradient magnitude")[3] == ["wrong", "10", "1", "2.5", "3"]
@@ -190,17 +190,17 @@ def test_the_verdict_is_a_word_a_sign_and_its_reasons(tmp_path, verdict, sign):
 def test_a_verdict_on_few_images_is_no_acquittal(tmp_path):
     """As `bilateral diagnose` says, which the page must not outdo."""
     folder = make_run(tmp_path / "run", epochs=2)
-    assert "the figure is to be believed" in read(render(gather([str(folder)]))).text
+    assert "the figure can be trusted" in read(render(gather([str(folder)]))).text
     found = diagnosis("holds") | {"images": 50}
     found["readings"][1] |= {"unsure": True}
     write(folder / "diagnostics.json", found)
     text = read(render(gather([str(folder)]))).text
-    assert "to be believed" not in text
-    assert "None of the checks was raised, but: 50 images are too few to clear it" in text
-    assert "pgd-apgd-gap is past its limit, but not surely on so few images" in text
+    assert "figure can be trusted" not in text
+    assert "No check was raised, but: 50 images are too few to clear it" in text
+    assert "pgd-apgd-gap is past its limit, but not significantly on so few images" in text
     write(folder / "diagnostics.json", diagnosis("holds") | {"epsilon_text": "1/255"})
     text = read(render(gather([str(folder)]))).text
-    assert "None of the checks was raised, but: the checks were made at 1/255, not at" in text
+    assert "No check was raised, but: the checks were run at 1/255, not at" in text
 
 
 def test_without_autoattack_the_page_says_so(tmp_path):
@@ -339,7 +339,7 @@ def test_held_out_accuracy_is_called_so(tmp_path, held_out, where):
     both = render(gather([str(folder), str(other)]))
     said = "On images held out of training in held/seed0; on training images in others."
     assert (said in both) == bool(held_out)
-    assert ("On fixed training images: no run held some out." in both) != bool(held_out)
+    assert ("On fixed training images: no run held any out." in both) != bool(held_out)
 
 
 def test_the_users_matplotlib_settings_neither_matter_nor_change():
@@ -376,7 +376,7 @@ def test_several_runs_are_compared(tmp_path, run):
         ["weak/seed0", "98.5", "1.2", "worst case", "40/255", "400", "digits"],
     ]
     assert "folder:" not in page and "Not all are on the same data" not in page
-    assert "no run held some out. At 40/255." in page
+    assert "no run held any out. At 40/255." in page
     heat = table(page, "Transfer by fgsm")
     assert heat[1:] == [
         ["clean images", "98.5", "98.5"],
@@ -403,7 +403,7 @@ def test_runs_on_other_data_or_at_other_budgets_are_told_apart(tmp_path):
     page = render(gather([str(run), str(other)]))
     rows = [[" ".join(cell.split()) for cell in row] for row in table(page, "Comparison of runs")]
     assert [row[2] for row in rows[1:]] == ["40/255 digits", "40/255 folder:mine"]
-    assert "faced the same, on the same data." in page
+    assert "faced the same attacks, on the same data." in page
     numbers = table(page, "Clean against robust, numbers")
     assert [row[-1] for row in numbers] == ["data", "digits", "folder:mine"]
     assert "Not all are on the same data or at the same budget." in page
@@ -428,7 +428,7 @@ def test_figures_of_one_folder_on_two_data_sets_are_told_apart(tmp_path):
     head, *rows = table(page, "Attacks")
     assert head[-1] == "data"
     assert [row[-1] for row in rows] == ["digits"] * 4 + ["folder:mine"] * 4
-    assert "the checks were made on folder:mine, not on digits" in page
+    assert "the checks were run on folder:mine, not on digits" in page
     assert headline(files).strongest is None
     assert embedded(page)["data"] == ["folder:mine"]
     assert "on 200 images of folder:mine." in page
@@ -456,7 +456,9 @@ def test_a_matrix_of_weights_that_are_gone_is_refused(tmp_path):
         read_transfer(str(file)).refuse_others(runs)
     assert "360 images of <bdi>digits</bdi>." in render(runs, read_transfer(str(file)))
     moved(tmp_path, file.name, weights_digests={str(run): "older", "elsewhere": "x"})
-    with pytest.raises(UserError, match="had other weights then; run bilateral transfer again"):
+    with pytest.raises(
+        UserError, match=r"was measured on other weights of .*; run bilateral transfer again"
+    ):
         read_transfer(str(file)).refuse_others(runs)
 
 

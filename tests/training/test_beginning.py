@@ -84,13 +84,13 @@ def test_another_network_is_refused_and_nothing_is_loaded(trained: Path, tmp_pat
     for classes in (CLASSES, list("pqrst")):
         other = build_model("wrn-10-1", len(classes))
         before = {name: value.clone() for name, value in other.state_dict().items()}
-        with pytest.raises(UserError, match=r"does not fit .*; the file is of small-cnn, 3 chan"):
+        with pytest.raises(UserError, match=r"does not fit .*; the file is for small-cnn, 3 chan"):
             begun(trained, other, classes)
         assert all(torch.equal(before[name], value) for name, value in other.state_dict().items())
     tensors = load_file(trained)
     tensors["body.0.weight"][0] = torch.nan
     save_file(tensors, tmp_path / "broken.safetensors")
-    with pytest.raises(UserError, match=r"body\.0\.weight has NaN"):
+    with pytest.raises(UserError, match=r"body\.0\.weight contains NaN"):
         begun(tmp_path / "broken.safetensors", network(5), list("pqrst"))
 
 
@@ -222,7 +222,7 @@ def test_what_was_meant_by_weights_is_said(
     (run / "checkpoint.pt").write_bytes(b"PK")
     shutil.copy(trained, run)
     with pytest.raises(
-        UserError, match=r"a run's checkpoint; its weights are .*model\.safetensors"
+        UserError, match=r"a run's checkpoint; its weights are in .*model\.safetensors"
     ):
         declared_shapes(weights_file(str(run / "checkpoint.pt")))
     assert weights_file(str(run)) == run / "model.safetensors"

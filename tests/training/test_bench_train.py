@@ -101,7 +101,7 @@ def test_hours_on_a_cpu_are_told_before_the_first_step(
     words = ["train", "digits-r-mc-la", "--epochs", "1", "--data.images-per-class", "13"]
     assert main(words) == 0
     said = capsys.readouterr().err
-    assert ("no GPU is used: on this CPU it takes at least 2 hours" in said) == told
+    assert ("no GPU is used: training takes at least 2 hours on this CPU" in said) == told
     capsys.readouterr()
     assert main(words) == 0
     assert "no GPU" not in capsys.readouterr().err, "what is finished takes no time"

@@ -156,7 +156,7 @@ def test_which_were_kept_is_said(tmp_path, capsys, monkeypatch, averaging, weigh
     assert f"Weights: {said}" in card and "Epochs behind these weights: 2" in card
     assert f"Loss in the last of them: {kept['loss']:.4f}" in card
     assert main(["report", str(folder), "--quiet"]) == 0
-    assert "seed0: the weights of epoch 2." in (folder / "report.html").read_text()
+    assert "seed0 kept the weights of epoch 2." in (folder / "report.html").read_text()
 
 
 def test_a_guard_that_goes_back_and_the_best_weights_go_together(digits, tmp_path, monkeypatch):

@@ -110,5 +110,5 @@ def test_a_budget_that_is_unusual_for_the_data_is_told_of(tmp_path, monkeypatch,
         assert main(given) == 0
         said = capsys.readouterr().err
         assert (
-            "the budget stays 40/255, that of digits: --adversary.epsilon 8/255" in said
+            "the budget is still 40/255, as for digits: --adversary.epsilon 8/255" in said
         ) == told

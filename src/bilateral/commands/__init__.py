@@ -1,1 +1,1 @@
-"""One module a command; each is imported when its command is called."""
+"""One module per command; each is imported when its command is called."""

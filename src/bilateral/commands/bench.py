@@ -29,7 +29,8 @@ def command(words: Sequence[str]) -> None:
     if not words or words[0] in ("-h", "--help"):
         print(
             "usage: bilateral bench train RECIPE\n       bilateral bench evaluate TARGET\n\n"
-            "Throughput here, beside the machine's own limit, or beside the peers'."
+            "Throughput on this machine: of training against the machine's own limit, and of "
+            "attacks against other libraries."
         )
         return
     if words[0] not in kinds:
@@ -45,7 +46,7 @@ def train(words: Sequence[str]) -> None:
     recipe, default, _ = default_run(words, "bench train")
 
     class Options(Settings):
-        """Time the training steps of a recipe, with every speed feature and without some.
+        """Time a recipe's training steps with all speed features on, and with some switched off.
 
         A named data set is replaced by noise of its shape, which costs the same; a folder:PATH is
         read as in training. Nothing is written. The options below default to the recipe's.
@@ -59,7 +60,9 @@ def train(words: Sequence[str]) -> None:
         seconds: Annotated[float, Field(gt=0)] = Field(
             10.0, description="how long each measurement runs after its warm-up"
         )
-        device: str | None = Field(None, description="the GPU if there is one")
+        device: str | None = Field(
+            None, description="cpu, cuda, cuda:1, ...; the GPU if there is one"
+        )
         quiet: bool = Field(False, description="no progress")
         json_: Annotated[bool, tyro.conf.arg(name="json")] = Field(
             False, description="print everything as JSON"
@@ -71,7 +74,7 @@ def train(words: Sequence[str]) -> None:
     given = parse(Options, rest, prog, default=Options(run=default))
     run = with_consequences(given.run, default, rest)
     if ":" not in run.model:
-        model_entry(run.model)  # an unknown one is told of before the machine is measured
+        model_entry(run.model)  # an unknown name is rejected before anything is measured
     from rich.console import Console
 
     from bilateral.runtime import choose_device, limit_threads
@@ -88,14 +91,14 @@ def train(words: Sequence[str]) -> None:
     if given.json_:
         print_json({"recipe": run.recipe, "fields": fields, **measured})
         return
-    # Where the table is read by a program, nothing stands among its lines.
+    # In a format for other programs, standard output has the table alone.
     file = sys.stdout if given.format == "text" else sys.stderr
     print(recipe_with(run.recipe, fields), file=file)
     print(render(bench_train_table(measured), given.format))
 
 
 def fields_of(run: Run) -> dict[str, Any]:
-    """What differs from the recipe that a run names; from the defaults where nobody knows it."""
+    """The fields in which a run differs from its recipe, or from the defaults if it has none."""
     usual = RECIPES[run.recipe].run if run.recipe in RECIPES else Run(recipe=run.recipe)
     return changed_fields(usual, run)
 
@@ -117,21 +120,21 @@ def evaluate(
     json: bool = False,
     format: Format = "text",
 ) -> None:
-    """Time attacks beside pyautoattack's and foolbox's on the same model and images.
+    """Time attacks against pyautoattack's and foolbox's on the same model and images.
 
     Args:
         target: as for `bilateral evaluate`.
         attacks: pgdK, cw-l2, deepfool-l2 (against foolbox), apgd, autoattack (pyautoattack).
-        images: a seeded, class-balanced subset of so many test images; 1,000, or all where there
-            are fewer.
+        images: size of a seeded, class-balanced subset of the test images; 1,000 by default, or
+            all if there are fewer.
         epsilon: L-inf budget; 8/255 by default, 40/255 on the digits.
-        batch_size: images that we attack together.
-        peer_batch_sizes: the peer runs at each of these; its best counts.
+        batch_size: images per batch of our attacks.
+        peer_batch_sizes: the peer is timed at each of these batch sizes; its fastest counts.
         data: a data set's name or folder:PATH; the run's own by default.
         image_size: resize and crop the pictures of folder:PATH to this.
         search: precision of the search; auto is bfloat16 on a GPU, float32 elsewhere.
-        compile: search on a compiled copy of the model; its compilation is timed apart.
-        device: the GPU if there is one.
+        compile: search on a compiled copy of the model; its compilation is timed separately.
+        device: cpu, cuda, cuda:1, ...; the GPU if there is one.
         quiet: no progress.
         json: print everything as JSON.
         format: how the table is printed.
@@ -140,7 +143,7 @@ def evaluate(
     for name in names:
         if name not in COMPARABLE and not (name.startswith("pgd") and name[3:].isdigit()):
             raise UserError(
-                f"--attacks {name}: no peer has it; bench knows pgdK, {', '.join(COMPARABLE)}"
+                f"--attacks {name}: no peer has it; bench times pgdK, {', '.join(COMPARABLE)}"
             )
     if not peer_batch_sizes:
         raise UserError("--peer-batch-sizes needs a value")

@@ -1,4 +1,4 @@
-"""`bilateral compare`: runs under the same attack on the same images, from their folders."""
+"""`bilateral compare`: runs compared under one attack on the same images, from their flags."""
 
 import sys
 from collections.abc import Sequence
@@ -31,15 +31,15 @@ def compare_runs(
     json: bool = False,
     format: Format = "text",
 ) -> None:
-    """Compare runs by the flags that `bilateral evaluate` left; nothing is attacked.
+    """Compare runs by the flags that `bilateral evaluate` saved; nothing is attacked.
 
-    Each is tested against the first by McNemar's test on the images both have; mean and standard
-    deviation are over all runs (give the seeds of one recipe to see its spread).
+    Each run is tested against the first by McNemar's test on the images that all have; mean and
+    standard deviation are over all runs (give the seeds of one recipe to see its spread).
 
     Args:
         runs: run folders.
         attack: the attack whose flags are compared; the strongest that all runs have by default.
-        epsilon: its budget; needed only where the first run has flags at several.
+        epsilon: the attack's budget; needed only if the first run has flags at several.
         json: print the comparison as JSON.
         format: how the table is printed.
     """
@@ -54,13 +54,13 @@ def compare_runs(
     size = budget("--epsilon", epsilon)
     text = fraction_text(size) if size else None
     if attack is None and (attack := strongest_shared(runs, text)) and not json:
-        taken = f"{attack} is the strongest attack that all have flags of (--attack names another)"
+        taken = f"{attack} is the strongest attack with flags in all runs (--attack for another)"
         print(taken, file=sys.stderr)
-    if attack is None:  # then one of the runs lacks what another has
+    if attack is None:  # they share none: the error below names one that a run lacks
         attack = next(filter(None, (strongest_shared([run], text) for run in runs)), "pgd20")
     known = budgets_of(RunFolder(Path(runs[0])), attack)
     if size is None and not known:
-        attack_names(attack)  # an unknown one is no reason to run anything
+        attack_names(attack)  # an unknown name is rejected, not reported as missing flags
         raise no_flags(runs, runs[0], attack)
     if size is None and len(known) > 1:
         raise UserError(f"{runs[0]} has {attack} at {', '.join(known)}: give --epsilon")
@@ -81,9 +81,9 @@ def compare_runs(
 
 
 def _one_recipe(runs: Sequence[str]) -> bool:
-    """Whether runs differ in their seed alone, so that their mean says something."""
+    """Whether runs differ only in their seed, so that their mean is meaningful."""
     try:
         found = {config_digest(RunFolder(Path(run)).read_run().with_fields(seed=0)) for run in runs}
-    except UserError:  # evaluations of somebody's own model have no configuration
+    except UserError:  # evaluations of a user's own model have no configuration
         return False
     return len(found) == 1

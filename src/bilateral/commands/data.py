@@ -22,7 +22,7 @@ def command(words: Sequence[str]) -> None:
     if not words or words[0] in ("-h", "--help"):
         print(
             "usage: bilateral data list | fetch NAME [--source PATH] | check NAME\n\n"
-            "Where data sets come from, and whether what is on disk is whole."
+            "List data sets, fetch them, and check that the files on disk are intact."
         )
         return
     if words[0] not in ACTIONS:
@@ -34,7 +34,7 @@ def list_data(json: bool = False) -> None:
     """The data sets, and whether each is on disk.
 
     Args:
-        json: an array of objects.
+        json: print the list as JSON.
     """
     rows = [
         {
@@ -59,19 +59,19 @@ def fetch_data(
     quiet: bool = False,
     json: bool = False,
 ) -> None:
-    """Bring a data set to disk, verified; what is there already is left alone.
+    """Fetch a data set and verify it; one that is on disk and intact is left alone.
 
     Args:
         name: a data set's name.
-        source: an archive or folder of yours to read in place of a download.
+        source: a local archive or folder to read instead of downloading.
         quiet: no progress.
-        json: print where it is as JSON.
+        json: print the data set's name and folder as JSON.
     """
     console = Console(file=sys.stderr, quiet=quiet, highlight=False, soft_wrap=True)
     columns = (*Progress.get_default_columns(), DownloadColumn(), TransferSpeedColumn())
     hidden = quiet or not console.is_terminal
     bar = Progress(*columns, console=console, disable=hidden)
-    with nullcontext() if hidden else bar:  # an older rich ends even a hidden bar with a line
+    with nullcontext() if hidden else bar:  # an older rich prints a newline after a hidden bar
         task = bar.add_task(name, total=None, visible=False)
 
         def progress(done: int, total: int | None) -> None:
@@ -88,7 +88,7 @@ def fetch_data(
 def check_data(
     name: Annotated[str, tyro.conf.Positional, tyro.conf.arg(metavar="NAME")], /, json: bool = False
 ) -> None:
-    """Say whether what is on disk is whole: every file there, with the SHA-256 it should have.
+    """Check a data set on disk: every file must be there, with the expected SHA-256.
 
     Args:
         name: a data set's name.
@@ -107,13 +107,13 @@ def check_data(
     if len(bad) == len(findings) and not folder.exists():
         raise UserError(bad[0].message)
     if bad:
-        raise UserError(f"{name} is not whole: {bad[0].file.name} is {_said(bad[0], name)}")
+        raise UserError(f"{name} is not intact: {bad[0].file.name} is {_said(bad[0], name)}")
     if not json:
-        print(f"{name} is whole: every file is there, with the SHA-256 it should have")
+        print(f"{name} is intact: every file is there, with the expected SHA-256")
 
 
 def _said(finding: Finding, name: str) -> str:
-    """What is said of a file whose name stands before it."""
+    """The message of a finding without the file's name, which is printed before it."""
     if not finding.ok and not finding.file.exists():
         return f"missing: run `bilateral data fetch {name}`"
     return finding.message.removeprefix(f"{finding.file} is ").removeprefix(f"{finding.file} ")

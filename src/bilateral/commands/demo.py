@@ -17,7 +17,7 @@ from bilateral.tables import comparison_table, percent, render
 
 RUNS = ("digits-undefended", "digits-r-mc-la")
 EFFORT = Effort(apgd_steps=20, queries=300, restarts=3, binarization_images=10)
-"""Of the checks: enough for a page to look at within the demo's minute."""
+"""Effort of the checks: enough for a first look, within the demo's minute."""
 
 
 def command(words: Sequence[str]) -> None:
@@ -28,11 +28,11 @@ def command(words: Sequence[str]) -> None:
     ) -> None:
         """Train R-MC-LA and an undefended twin on the digits, and attack both at 40/255.
 
-        Both are diagnosed, with little effort, and drawn on one page.
+        Both are diagnosed with little effort and shown on one page.
 
         Args:
             out: where the two runs and report.html go.
-            device: the GPU if there is one.
+            device: cpu, cuda, cuda:1, ...; the GPU if there is one.
             quiet: no progress.
             json: print both evaluations as JSON.
         """
@@ -63,10 +63,10 @@ def command(words: Sequence[str]) -> None:
         for name, found in diagnosed.items():
             apgd = percent(found.accuracies["apgd"])
             print(f"{name}: APGD, a stronger attack, leaves {apgd} % of {found.images} images;")
-            print(f"  verdict on the figures above, by a quick look: {found.verdict}")
+            print(f"  verdict on the figures above, from a quick diagnosis: {found.verdict}")
             for reason in found.reasons:
                 print(f"  {reason}")
-        print(f"\nlook at {page} in a browser; both runs are beside it")
+        print(f"\nopen {page} in a browser; both runs are beside it")
         print("next, on a GPU: bilateral data fetch cifar10 && bilateral train cifar10-fast")
 
     call(demo, words, "bilateral demo")

@@ -16,8 +16,8 @@ from bilateral.tables import Format, Table, percent, render
 
 SAYS = {
     "holds": "no check found anything against this figure; whether it is high is another question",
-    "suspect": "the figure is doubtful; --json has what each check means",
-    "masked": "the figure is not to be believed; --json has what each check means",
+    "suspect": "the figure is doubtful; --json says what each check means",
+    "masked": "the figure cannot be trusted; --json says what each check means",
 }
 
 
@@ -31,20 +31,20 @@ class Options:
     target: Annotated[str, tyro.conf.Positional, tyro.conf.arg(metavar="TARGET")]
     """as for `bilateral evaluate`"""
     sources: tuple[str, ...] = ()
-    """run folders or file.py:function whose adversarial images are tried too"""
+    """run folders or file.py:function; adversarial images made on these models are tried too"""
     images: int | None = None
-    """a seeded, class-balanced subset of so many test images; 200, or all where there are fewer"""
+    """size of a seeded, class-balanced subset of the test images; 200, or all if there are fewer"""
     epsilon: str | None = None
-    """L-inf budget; 8/255 by default, 40/255 on the digits, on a folder what the run had"""
+    """L-inf budget; 8/255 by default, 40/255 on the digits, the run's own on a folder"""
     data: str | None = None
     """a data set's name or folder:PATH; the run's own by default"""
     image_size: int | None = None
     """resize and crop the pictures of folder:PATH to this"""
     out: str | None = None
-    """where results go; the run folder, in it on/<data>/ for data that are not its own, or
+    """where results go; by default the run folder, its on/<data>/ for data that are not its own, or
     evaluations/<name>/ for other targets"""
     device: str | None = None
-    """the GPU if there is one"""
+    """cpu, cuda, cuda:1, ...; the GPU if there is one"""
     quiet: bool = False
     """no progress"""
     json: bool = False
@@ -73,7 +73,7 @@ def command(words: Sequence[str]) -> None:
 
 
 def diagnose_target(options: Options) -> Diagnosis:
-    """Diagnose a target; what was found is also in its folder."""
+    """Diagnose a target; the result is also written to its folder."""
     epsilon = budget("--epsilon", options.epsilon)
     from rich.console import Console
 
@@ -102,7 +102,7 @@ def diagnose_target(options: Options) -> Diagnosis:
     warnings += guarded(found, campaign.epsilon, place, force=True)
 
     def shown(stage: str, done: int, total: int) -> None:
-        if not done:  # what is refused altogether needs no warning before it
+        if not done:  # not before: a target that is refused needs no warnings
             for message in warnings:
                 print_warning(message)
         console.print(f"{done}/{total} {stage}")
@@ -137,7 +137,7 @@ def readings_table(result: Diagnosis) -> Table:
     return head, [
         [
             reading.name,
-            "not made" if reading.value is None else f"{reading.value:.4g}",
+            "not run" if reading.value is None else f"{reading.value:.4g}",
             f"{'below' if CHECKS[reading.name].below else 'above'} {reading.limit:.4g}",
             reading.severity if reading.raised else "unsure: more images" if reading.unsure else "",
         ]

@@ -1,4 +1,4 @@
-"""`bilateral evaluate`: attack a trained model and record what is left of it."""
+"""`bilateral evaluate`: attack a trained model and record the accuracy that is left."""
 
 import sys
 from collections.abc import Sequence
@@ -30,37 +30,37 @@ if TYPE_CHECKING:
 class Options:
     """Attack a trained model and record accuracy, flags and cost in its folder.
 
-    Goes on where it was interrupted; what was measured before is not measured again.
+    Resumes where it was interrupted; what was measured before is not measured again.
     """
 
     target: Annotated[str, tyro.conf.Positional, tyro.conf.arg(metavar="TARGET")]
     """a run folder, or file.py:function / package.module:function that returns a model taking
-    images in [0, 1] and returning logits (then --data says on what)"""
+    images in [0, 1] and returning logits (--data then names the data set)"""
     attacks: str = "fgsm,pgd20,pgd20-cw"
-    """comma-separated names from `bilateral list attacks`, or file.py:function of your own"""
+    """comma-separated names from `bilateral list attacks`, or file.py:function for your own"""
     images: int | None = None
-    """a seeded, class-balanced subset of so many test images; all without it"""
+    """size of a seeded, class-balanced subset of the test images; all by default"""
     epsilon: str | None = None
-    """L-inf budget; 8/255 by default, 40/255 on the digits, on a folder what the run had"""
+    """L-inf budget; 8/255 by default, 40/255 on the digits, the run's own on a folder"""
     batch_size: int | None = None
-    """images attacked together"""
+    """images per batch"""
     data: str | None = None
     """a data set's name or folder:PATH; the run's own by default"""
     image_size: int | None = None
     """resize and crop the pictures of folder:PATH to this"""
     out: str | None = None
-    """where results go; the run folder, in it on/<data>/ for data that are not its own, or
+    """where results go; by default the run folder, its on/<data>/ for data that are not its own, or
     evaluations/<name>/ for other targets"""
     save_adversarial: bool = False
     """keep all adversarial images in <out>/adversarial/, for `bilateral verify`"""
     search: Literal["auto", "float32", "bfloat16"] = "auto"
-    """precision of the search; auto is bfloat16 on a GPU. What counts is float32 always"""
+    """precision of the search; auto is bfloat16 on a GPU. Results are always checked in float32"""
     compile: bool = False
-    """search on a compiled copy of the model: pays for long evaluations"""
+    """search on a compiled copy of the model: pays off in long evaluations"""
     force: bool = False
-    """go on where a guard refuses the model"""
+    """evaluate the model even if a guard refuses it"""
     device: str | None = None
-    """the GPU if there is one"""
+    """cpu, cuda, cuda:1, ...; the GPU if there is one"""
     quiet: bool = False
     """no progress"""
     json: bool = False
@@ -83,7 +83,7 @@ def command(words: Sequence[str]) -> None:
         print(render(evaluation_table(entry), options.format))
         if options.format == "text" and not entry.attacks.keys() & set(STRONGEST):
             print(
-                "upper bounds: AutoAttack was not run, which can leave far less "
+                "these are upper bounds: AutoAttack, which was not run, can leave far less "
                 "(--attacks apgd is its quick half)"
             )
 
@@ -93,7 +93,7 @@ def evaluate_run(options: Options) -> Evaluation:
     names = attack_names(options.attacks)
     epsilon = budget("--epsilon", options.epsilon)
     for own in (name for name in names if ":" in name):
-        load_function(own)  # one that is not there is told of before others have run for hours
+        load_function(own)  # a missing function is rejected before other attacks run for hours
     if options.batch_size is not None and options.batch_size < 1:
         raise UserError(f"--batch-size {options.batch_size}: must be at least one image")
     from bilateral.data.subsets import chosen_images
@@ -107,7 +107,7 @@ def evaluate_run(options: Options) -> Evaluation:
     place = choose_device(options.device)
     found = find_target(options.target, options.data, options.image_size, options.out, place)
     limit_threads(place, found.split.image_values)
-    chosen_images(found.split, options.images, found.data)  # refused before anything is said of it
+    chosen_images(found.split, options.images, found.data)  # refused before anything is printed
     size = epsilon or found.epsilon
     trained = RunFolder(Path(options.target))
     events = [f"training: {event}" for event in trained.guard_events()]
@@ -151,7 +151,7 @@ def replaced(
     images: int,
     before: Sequence[Evaluation],
 ) -> list[str]:
-    """What lies in the target's folder of another model or other images, and gives way."""
+    """Warnings about results of another model or of other images that will be replaced."""
     from bilateral.data.subsets import data_digest
     from bilateral.evaluation.attack_files import measured
     from bilateral.weights import weights_digest
@@ -168,7 +168,7 @@ def replaced(
         with suppress(UserError):  # a damaged file is refused when it is needed
             if path.exists() and measured(read_record(path, AttackFile)) != now:
                 said.append(
-                    f"{path} is of other weights, code or images: it is put aside, and found when "
-                    "those are evaluated again"
+                    f"{path} is of other weights, code or images: it is set aside, and used again "
+                    "when those are evaluated again"
                 )
     return said

@@ -23,8 +23,8 @@ if TYPE_CHECKING:
 class Options:
     """Write a run's model for use without this package, and MODEL_CARD.md beside it.
 
-    The normalisation is inside; the number of images is free. What was written is loaded again and
-    its logits compared with the run's own; where they differ nothing is kept.
+    Normalisation is part of the model, and batches can have any size. The written model is loaded
+    again and its logits compared with the run's own; if they differ, nothing is kept.
     """
 
     run: Annotated[str, tyro.conf.Positional, tyro.conf.arg(metavar="RUN")]
@@ -37,7 +37,7 @@ class Options:
     quiet: bool = False
     """say nothing on standard error"""
     json: bool = False
-    """print files, digests and the largest difference of a logit as JSON"""
+    """print files, digests and the largest logit difference as JSON"""
 
 
 def command(words: Sequence[str]) -> None:
@@ -55,7 +55,7 @@ def command(words: Sequence[str]) -> None:
     rows = [[file.name, f"{file.bytes:,}", file.sha256] for file in files]
     print(render((["file", "bytes", "SHA-256"], rows)))
     print(
-        f"\n{out}/MODEL_CARD.md says what it is. Loaded again, its logits differ by at most "
+        f"\n{out}/MODEL_CARD.md describes it. Loaded again, its logits differ by at most "
         f"{files[0].largest_difference:.1e} ({files[0].images} images, {files[0].images_from})."
     )
 

@@ -1,4 +1,4 @@
-"""`bilateral list`: what there is, a line each."""
+"""`bilateral list`: recipes, models, data sets, attacks or tables, one per line."""
 
 from collections.abc import Sequence
 
@@ -8,15 +8,15 @@ from bilateral.errors import UserError, unknown
 
 
 def command(words: Sequence[str]) -> None:
-    """`bilateral list KIND`: what there is, a line each."""
+    """`bilateral list KIND`: all names of a kind, each with its summary on one line."""
     kind = next((word for word in words if not word.startswith("-")), None)
     kinds = ("recipes", "models", "datasets", "attacks", "tables")
 
     def list_(json: bool = False) -> bool:
-        """What there is, a line each: recipes, models, datasets, attacks or tables.
+        """List recipes, models, datasets, attacks or tables, one per line.
 
         Args:
-            json: an array of objects with name and summary.
+            json: print names and summaries as JSON.
         """
         return json
 

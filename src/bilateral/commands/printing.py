@@ -13,10 +13,10 @@ _answers: ContextVar[TextIO | None] = ContextVar("answers", default=None)
 
 @contextmanager
 def one_document(process: bool = False) -> Iterator[None]:
-    """What somebody's own model or attack prints goes to standard error, beside the progress.
+    """Send what a user's own model or attack prints to standard error, beside the progress.
 
-    Where the command is the whole `process`, so does what other programs and libraries print, and
-    what is printed when the interpreter ends.
+    If the command is the whole `process`, this includes what other programs and libraries print,
+    and what is printed when the interpreter exits.
     """
     answers = sys.stdout
     if process:
@@ -33,10 +33,10 @@ def one_document(process: bool = False) -> Iterator[None]:
 
 
 def print_json(value: Any) -> None:
-    """Exactly one JSON document."""
+    """Print exactly one JSON document."""
     print(json.dumps(value, indent=1, allow_nan=False), file=_answers.get())
 
 
 def is_first_process() -> bool:
-    """Whether this process speaks for the command: under torchrun the first one alone does."""
+    """Whether this process prints for the command: under torchrun only the first one does."""
     return os.environ.get("RANK", "0") == "0"

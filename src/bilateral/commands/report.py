@@ -1,4 +1,4 @@
-"""`bilateral report`: one self-contained page of what run folders hold."""
+"""`bilateral report`: the contents of run folders as one self-contained page."""
 
 import sys
 from collections.abc import Sequence
@@ -25,17 +25,17 @@ def report(
     quiet: bool = False,
     json: bool = False,
 ) -> None:
-    """Write one HTML file of what the run folders hold; nothing is measured.
+    """Write the contents of run folders as one HTML file; nothing is measured.
 
-    It opens from disk and asks the network for nothing. What is missing or damaged is listed on
-    the page, with the command that makes it.
+    It opens from disk and loads nothing from the network. Files that are missing or damaged are
+    listed on the page, with the command that makes them.
 
     Args:
         runs: run folders, or folders of `bilateral evaluate --out`.
-        out: the page; RUN/report.html for one run, report.html for several.
+        out: path of the page; by default RUN/report.html for one run, report.html for several.
         transfer: the transfer.json of `bilateral transfer`, for its matrix.
         quiet: do not list what is missing.
-        json: print where the page is and what it misses as JSON.
+        json: print the page's path and what is missing as JSON.
     """
     if not runs or "" in runs:
         raise UserError("report needs RUN...: one or more run folders")
@@ -54,10 +54,10 @@ def report(
 def write_report(
     runs: Sequence[str], out: str | None = None, transfer: str | None = None
 ) -> dict[str, Any]:
-    """Write the page, and say where it is and what it misses."""
+    """Write the page; return its path, its size and what each run folder lacks."""
     path = Path(out or (Path(runs[0]) / "report.html" if len(runs) == 1 else "report.html"))
     if path.is_dir():
-        raise UserError(f"--out {path} is a folder: name the page, {path / 'report.html'}")
+        raise UserError(f"--out {path} is a folder: give a file, such as {path / 'report.html'}")
     from bilateral.report.gather import gather
     from bilateral.report.page import render
     from bilateral.report.transfer import read_transfer

@@ -1,4 +1,4 @@
-"""`bilateral reproduce`: a table of the paper, or all of them, printed beside what is measured."""
+"""`bilateral reproduce`: a table of the paper, or all of them, beside the figures measured here."""
 
 import re
 import shlex
@@ -27,38 +27,38 @@ if TYPE_CHECKING:
 class Options:
     """Train and evaluate what a table of the paper needs; print paper and measured side by side.
 
-    What is trained or measured already is used; an interrupted call goes on by the same command.
+    What is trained or measured already is reused; repeat the same command to resume it.
     """
 
     table: Annotated[str, tyro.conf.Positional, tyro.conf.arg(metavar="TABLE")]
-    """a name of `bilateral list tables`, or all of the paper's"""
+    """a name from `bilateral list tables`, or "all" for all of the paper's"""
     rows: tuple[str, ...] = ()
-    """only these rows, by the title that stands in the table"""
+    """only the rows with these titles"""
     columns: tuple[str, ...] = ()
-    """only these columns, by the title that stands in the table"""
+    """only the columns with these titles"""
     model: str | None = None
-    """another network than the recipe's, for every row"""
+    """the network for every row, in place of the recipe's"""
     epochs: int | None = None
-    """another schedule than the recipe's; a row with a + trains twice as long"""
+    """epochs in place of the recipe's; a row with a + trains twice as long"""
     seeds: int = 1
-    """models a row; the figures are their mean"""
+    """models per row; the figures are their mean"""
     images: int | None = None
-    """at most so many test images for every column"""
+    """the most test images for any column"""
     ensemble: Literal["autoattack", "apgd"] = "autoattack"
-    """what stands beside the paper's columns; apgd is its quick half"""
+    """the attack of the column added to the paper's; apgd is AutoAttack's quick half"""
     quick: bool = False
-    """the same path on the digits, in seconds; never shown beside the paper's figures"""
+    """a trial run on the digits, in seconds; never shown beside the paper's figures"""
     jobs: int = 1
-    """models and rows that are worked on at once, each by a process: a large GPU has room"""
+    """models and rows to work on at once, each in its own process: a large GPU has room"""
     plan: bool = False
-    """only say what would be trained, and what it costs on this device; needs no data"""
+    """only print what would be trained and what it costs on this device; needs no data"""
     out: str | None = None
     """where runs go: runs, or quick/runs with --quick"""
     results: str | None = None
     """where tables go: results, or quick with --quick"""
     machine: Machine = field(default_factory=Machine)
     device: str | None = None
-    """the GPU if there is one"""
+    """cpu, cuda, cuda:1, ...; the GPU if there is one"""
     quiet: bool = False
     """no progress"""
     json: bool = False
@@ -75,9 +75,11 @@ def command(words: Sequence[str]) -> None:
         if value is not None and value < 1:
             raise UserError(f"--{name} {value}: must be at least 1")
         if options.quick and name in ("epochs", "images") and value is not None:
-            raise UserError(f"--{name} {value} does nothing with --quick, which chooses its own")
+            raise UserError(f"--{name} {value} has no effect with --quick, which chooses its own")
     if options.quick and options.model is not None:
-        raise UserError(f"--model {options.model} does nothing with --quick, which chooses its own")
+        raise UserError(
+            f"--model {options.model} has no effect with --quick, which chooses its own"
+        )
     if options.model is not None:
         model_entry(options.model)
     tables = list(TABLES.values()) if options.table == "all" else [_named(options.table)]
@@ -96,7 +98,7 @@ def command(words: Sequence[str]) -> None:
 
 
 def _named(name: str) -> PaperTable:
-    """A table by its name here; its number in the paper is a likely slip."""
+    """The table of that name; if given its number in the paper, the error tells its name here."""
     if number := re.fullmatch(r"(?:(table|figure)[ -]?)?(\d+)", name.lower()):
         where = f"{(number[1] or 'table').capitalize()} {number[2]}"
         for table in TABLES.values():
@@ -110,7 +112,7 @@ def _named(name: str) -> PaperTable:
 def narrowed(
     tables: Sequence[PaperTable], rows: Sequence[str], columns: Sequence[str]
 ) -> Iterator[PaperTable]:
-    """The tables with the named rows and columns alone, all where none are named."""
+    """The tables with only the named rows and columns, or all of them if none are named."""
     for kind, names in (("row", rows), ("column", columns)):
         titles = [part.title for table in tables for part in getattr(table, f"{kind}s")]
         for name in names:
@@ -126,9 +128,9 @@ def narrowed(
 def with_data(
     tables: Sequence[PaperTable], choices: Choices, skip: bool, say: Callable[[str], None]
 ) -> Iterator[PaperTable]:
-    """The tables with the rows whose data are on disk, known before hours of training.
+    """The tables without the rows whose data are not on disk, found out before hours of training.
 
-    Without `skip` a table none of whose rows can be measured is an error.
+    A table without any row left is an error, or left out with `skip`.
     """
     from bilateral.data.datasets import load
 
@@ -176,7 +178,7 @@ def reproduce(
     out = Path(options.out or ("quick/runs" if options.quick else "runs"))
     results = Path(options.results or ("quick" if options.quick else "results"))
     if options.quick and results.resolve() == Path("results").resolve():
-        raise UserError("--quick writes outside results/: choose another --results")
+        raise UserError("--quick never writes to results/: choose another --results")
     there = [
         name for name in all_runs(tables, choices) if (out / name / "model.safetensors").exists()
     ]
@@ -209,7 +211,7 @@ def reproduce(
         shown = side_by_side(table_named(table.name), found[table.name], choices)
         title = f"{table.title} ({table.where})"
         if options.quick:
-            title = f"a try of the path on the digits, not {table.where}: no figure is of its data"
+            title = f"a trial run on the digits, not {table.where}: no figure is of its data"
         text = f"# {title}\n\n{render(shown, 'markdown')}\n"
         drawing = work.drawing(table, found[table.name])
         with work.writing():
@@ -223,7 +225,7 @@ def reproduce(
 
 
 def _together(table: PaperTable, work: "Reproduction", options: Options, words: str) -> None:
-    """Train and measure a table, several rows at a time; first the models that rows share."""
+    """Train and measure a table several rows at a time, after training the models they share."""
     from bilateral.jobs import machine_words
     from bilateral.paper.together import rows_together, train_together
 

@@ -32,7 +32,7 @@ from bilateral.trials import Planned, means, ranking
 
 Values = Mapping[str, Any]
 MOST_BYTES = 2**20
-"""Of a sweep's file."""
+"""The largest size of a sweep's file."""
 
 
 @dataclass(frozen=True)
@@ -41,22 +41,22 @@ class Options:
 
     The file is TOML (or JSON): `recipe`, `fields` for all runs, `grid` with a list of values for a
     field, `choices` with named alternatives of several fields, `runs` with the fields of single
-    runs. What has been done is not done again.
+    runs. Repeat the same command to resume it.
     """
 
     file: Annotated[str, tyro.conf.Positional, tyro.conf.arg(metavar="FILE")]
     """a TOML or JSON file"""
     minutes: float | None = None
-    """start no run after so long; the file's `minutes` without it"""
+    """start no run after this time; the file's `minutes` by default"""
     out: str | None = None
-    """where the runs go: sweeps/<file's name>"""
+    """where the runs go; sweeps/<file's name> by default"""
     jobs: int = 1
-    """runs that are worked on at once, each by a process: a large GPU has room"""
+    """runs to work on at once, each in its own process: a large GPU has room"""
     trial: str | None = None
-    """train and judge this run alone, by its name in --plan, and leave the ranking as it is"""
+    """train and judge only this run, named as in --plan, and leave the ranking as it is"""
     machine: Machine = field(default_factory=Machine)
     device: str | None = None
-    """the GPU if there is one"""
+    """cpu, cuda, cuda:1, ...; the GPU if there is one"""
     plan: bool = False
     """only list the runs"""
     quiet: bool = False
@@ -68,11 +68,11 @@ class Options:
 
 
 def _by_path(fields: Any) -> Any:
-    """Fields by their whole path: TOML reads `adversary.epsilon = ...` as a table in a table."""
+    """Fields by their dotted path: TOML reads `adversary.epsilon = ...` as nested tables."""
     if not isinstance(fields, dict):
         return fields
     found = {path: value for path, value in flat(fields).items() if path}
-    if isinstance(found.get("data"), str | list):  # as --data on the command line
+    if isinstance(found.get("data"), str | list):  # short for data.name, as on the command line
         found["data.name"] = found.pop("data")
     return found
 
@@ -136,7 +136,8 @@ def command(words: Sequence[str]) -> None:
     console.print(f"runs: {len(runs)}, judged by {judged} held out of training")
     if any(planned.run.weights for planned in runs.values()):
         console.print(
-            "runs begin with weights: if those were trained on these images, nothing holds"
+            "runs start from given weights: if those were trained on the held-out images, the "
+            "ranking means nothing"
         )
     minutes = plan.minutes if options.minutes is None else options.minutes
     sweep = Sweep(
@@ -170,11 +171,11 @@ def command(words: Sequence[str]) -> None:
     print(render(ranking(trials, title), options.format))
     if len(plan.seeds) > 1 and options.trial is None:
         print("\n" + render(means(trials, title), options.format))
-    console.print(f"each is a run folder in {sweep.out}")
+    console.print(f"each run has its folder in {sweep.out}")
 
 
 def budgets(plan: Plan) -> list[float]:
-    """The budgets that runs are judged at, the one that ranks them first."""
+    """The budgets at which runs are judged, the one that ranks them first."""
     given = plan.epsilon if isinstance(plan.epsilon, list) else [plan.epsilon]
     found = [budget("epsilon", str(one)) for one in given if one is not None]
     asked = [one for one in found if one is not None]
@@ -192,14 +193,14 @@ def read_plan(path: Path) -> Plan:
         return Plan.model_validate(tomllib.loads(content.decode()))
     except ValidationError as error:
         foreign = any(fault["type"] == "extra_forbidden" for fault in error.errors())
-        known = f" (there are: {', '.join(Plan.model_fields)})" if foreign else ""
+        known = f" (available: {', '.join(Plan.model_fields)})" if foreign else ""
         raise UserError(f"{path}: {first_complaint(error)}{known}") from None
     except (ValueError, RecursionError) as error:
         raise UserError(f"{path} cannot be read: {error}") from None
 
 
 class _Value(NamedTuple):
-    """One of the values of an axis of the grid."""
+    """One value of an axis of the sweep."""
 
     axis: str
     text: str
@@ -208,7 +209,7 @@ class _Value(NamedTuple):
 
 
 def _axes(plan: Plan) -> list[list[_Value]]:
-    """What is multiplied: the grid's fields, then the choices, then the single runs."""
+    """The axes whose values are combined: the grid's fields, the choices, then the single runs."""
     axes = [
         [_Value(path, str(value), _part(path, value), {path: value}) for value in values]
         for path, values in plan.grid.items()
@@ -227,7 +228,7 @@ def _axes(plan: Plan) -> list[list[_Value]]:
 
 
 def _single(fields: Values) -> _Value:
-    """One of `runs`, by its own name or by its fields."""
+    """One of `runs`, under its own name or one made of its fields."""
     own = {path: value for path, value in fields.items() if path != "name"}
     parts = [_part(path, value) for path, value in own.items()]
     name = safe_name(str(fields["name"])) if "name" in fields else "-".join(parts)
@@ -239,20 +240,20 @@ def _part(path: str, value: object) -> str:
 
 
 def _together(values: Sequence[_Value]) -> Values:
-    """The fields of a run, each set by one axis alone: its name tells of all of them."""
+    """The fields of a run, each set by only one axis, so that its name shows every value."""
     own: dict[str, Any] = {}
     for value in values:
         if twice := sorted(own.keys() & value.fields.keys()):
             raise UserError(f"{twice[0]}: only one of grid, choices and runs may set it")
         own |= value.fields
     if "seed" in own:
-        raise UserError("seeds are the file's `seeds`, not a field of runs")
+        raise UserError("seeds are set by `seeds` in the file, not by a field of runs")
     return own
 
 
 def runs_of(plan: Plan) -> Iterator[tuple[str, Planned]]:
     """Every run of a sweep by its name."""
-    # Beside the fields: one of them may be right with held-out images alone.
+    # Validated with the fields: some of them are valid only with held-out images.
     held_out = {"data.held_out": plan.held_out} if plan.held_out else {}
     common = {**held_out, **plan.fields}
     recipe = recipe_named(plan.recipe)
@@ -267,7 +268,7 @@ def runs_of(plan: Plan) -> Iterator[tuple[str, Planned]]:
             raise UserError(f"two runs are named '{name}': give each a `name` of its own")
         seen.add(name)
         chosen = {value.axis: value.text for value in values}
-        if plan.recipe == own_pictures.NAME:  # its own fields decide too: weights do
+        if plan.recipe == own_pictures.NAME:  # depends on a run's own fields too: on weights
             asked = changed(recipe, {**common, **own})
             held = {"data.held_out": base.data.held_out}
             base = changed(own_pictures.for_folder(asked)[0], {**held, **plan.fields})
@@ -278,7 +279,7 @@ def runs_of(plan: Plan) -> Iterator[tuple[str, Planned]]:
 
 
 def _check(run: Run, name: str) -> None:
-    """Refuse what would stop a sweep when hours are spent on the runs before."""
+    """Refuse what would stop the sweep only after hours spent on earlier runs."""
     if ":" not in run.model:
         model_entry(run.model)
     known = None if run.data.name.startswith("folder:") else entry_named(run.data.name)
@@ -286,12 +287,13 @@ def _check(run: Run, name: str) -> None:
     if not 0 < run.data.held_out < most:
         upper = "" if known is None else f", and less than the {most:,} training images"
         raise UserError(
-            f"{name}: data.held_out {run.data.held_out}: must be 1 or more, to judge by{upper}"
+            f"{name}: data.held_out {run.data.held_out}: must be 1 or more{upper}: "
+            "the ranking needs held-out images"
         )
 
 
 def _with_digest(planned: Planned) -> Planned:
-    """A run that knows which file it begins with: that it is there, and that it stays the same."""
+    """The run with the digest of its initial weights, which must exist and not change."""
     if planned.run.weights is None:
         return planned
     digest = file_digest(Path(planned.run.weights))
@@ -299,7 +301,7 @@ def _with_digest(planned: Planned) -> Planned:
 
 
 def _listed(name: str, planned: Planned) -> str:
-    """A run with its length and what is its own."""
+    """A run's name, its epochs and the fields of its own."""
     own = [f"{path} {value}" for path, value in planned.fields.items() if path != "epochs"]
     return ", ".join([f"{name}: {planned.run.epochs} epochs", *own])
 
@@ -314,7 +316,7 @@ def _usual_part(run: Run) -> int:
 
 
 def changed(run: Run, fields: Values) -> Run:
-    """The run with some fields changed, and what follows from them as in `train`."""
+    """The run with some fields changed, and those that depend on them, as in `train`."""
     try:
         found = run.with_paths(fields)
     except ValidationError as error:

@@ -1,4 +1,4 @@
-"""What commands that attack a model share: what the guards say of it, and how it is told."""
+"""What commands that attack a model share: the guards' warnings about it, and printing them."""
 
 import sys
 from collections.abc import Iterator
@@ -18,7 +18,7 @@ if TYPE_CHECKING:
 
 @contextmanager
 def said_of(name: str) -> Iterator[None]:
-    """What is wrong with one of several models is told with its name."""
+    """Prefix errors with the name of what they are about, such as one of several models."""
     try:
         yield
     except UserError as error:
@@ -26,12 +26,12 @@ def said_of(name: str) -> Iterator[None]:
 
 
 def print_warning(message: str) -> None:
-    """What a guard has to say, on standard error."""
+    """Print a warning on standard error."""
     print(f"bilateral: warning: {message}", file=sys.stderr, flush=True)
 
 
 def other_budget(target: str, epsilon: float) -> list[str]:
-    """That a run was trained for another budget than it is attacked at, if nobody asked so."""
+    """A warning if a run is attacked by default at another budget than it was trained at."""
     folder = RunFolder(Path(target))
     if not folder.config.is_file():
         return []
@@ -43,9 +43,9 @@ def other_budget(target: str, epsilon: float) -> list[str]:
 
 
 def guarded(target: "Target", epsilon: float, device: "torch.device", force: bool) -> list[str]:
-    """What the guards say of a target, on a few of its test images.
+    """The guards' warnings about a target, from a few of its test images.
 
-    `force` turns what they refuse into a warning.
+    `force` turns their refusals into warnings.
     """
     import torch
 
@@ -66,12 +66,14 @@ def guarded(target: "Target", epsilon: float, device: "torch.device", force: boo
     ]
     if outputs != len(split.classes):
         named = f"{target.data} has {len(split.classes)} classes"
-        said.append(f"{named}, the model {outputs} outputs: is output 0 its {split.classes[0]}?")
+        said.append(
+            f"{named}, but the model has {outputs} outputs: does output 0 mean {split.classes[0]}?"
+        )
     kind, _, path = target.data.partition(":")
     elsewhere = location(target.data) != location(target.trained_on)
     if kind == "folder" and elsewhere and not has_test_set(Path(path)):
         said.append(
             f"{target.data} has no val/ or test/: about a tenth of each class is attacked, "
-            f"{len(split.labels):,} images, which training on it would leave out"
+            f"{len(split.labels):,} images, the part that training on it would hold out"
         )
     return said

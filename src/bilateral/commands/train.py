@@ -29,9 +29,9 @@ if TYPE_CHECKING:
 
 
 def default_run(words: Sequence[str], command: str) -> tuple[str | None, Run, "Survey | None"]:
-    """The recipe that the first word names, and its run or that of a config.json.
+    """The recipe named by the first word, and its run or that of a config.json.
 
-    The recipe `folder` looks at the folder that the other words name.
+    The recipe `folder` surveys the folder that the other words name.
     """
     recipe = words[0] if words and words[0] and not words[0].startswith("-") else None
     if recipe is None and not wants_help(words):
@@ -45,7 +45,7 @@ def default_run(words: Sequence[str], command: str) -> tuple[str | None, Run, "S
         return recipe, *own_pictures.for_folder(given)
     path = Path(recipe)
     if (path / "config.json").is_file():
-        raise UserError(f"{recipe} is a run folder: {path / 'config.json'} repeats its run")
+        raise UserError(f"{recipe} is a run folder: to repeat its run, give {path / 'config.json'}")
     if not recipe.endswith(".json"):
         return recipe, recipe_named(recipe), None
     if not path.is_file():
@@ -60,7 +60,7 @@ def command(words: Sequence[str]) -> None:
     class Options(Settings):
         """Train a recipe, or the run of a config.json, into <out>/<name>/seed<k>/.
 
-        An interrupted run goes on by the same command. The options below default to the recipe's.
+        Repeat the same command to resume a run. The options below default to the recipe's.
         """
 
         run: Annotated[Run, tyro.conf.arg(name="")]
@@ -68,10 +68,12 @@ def command(words: Sequence[str]) -> None:
         out: str = Field("runs", description="where runs go")
         name: str | None = Field(
             None,
-            description="the run's folder in --out; the recipe's name, or that of the run folder "
-            "that is repeated, with another model's",
+            description="the run's folder in --out; by default the name of the recipe or of the "
+            "repeated run folder, plus that of the model if it is another",
         )
-        device: str | None = Field(None, description="the GPU if there is one")
+        device: str | None = Field(
+            None, description="cpu, cuda, cuda:1, ...; the GPU if there is one"
+        )
         quiet: bool = Field(False, description="no progress")
         json_: Annotated[bool, tyro.conf.arg(name="json")] = Field(
             False, description="print the folder and the last epoch as JSON"
@@ -90,7 +92,7 @@ def command(words: Sequence[str]) -> None:
     result = train_run(
         absolute(run), Path(given.out) / name, given.device, given.quiet, given.machine, notes
     )
-    if not is_first_process():  # of torchrun's processes the first one alone speaks
+    if not is_first_process():  # under torchrun only the first process prints
         return
     if given.json_:
         print_json(result)
@@ -99,15 +101,15 @@ def command(words: Sequence[str]) -> None:
         print(f"{result['folder']}  {said}")
         if result["trained"] and not given.quiet:
             next_ = shlex.join(["bilateral", "evaluate", result["folder"]])
-            print(f"what it keeps under attack: {next_}", file=sys.stderr)
+            print(f"to measure its robustness: {next_}", file=sys.stderr)
 
 
 def with_consequences(run: Run, default: Run, rest: Sequence[str]) -> Run:
-    """What follows from the fields that were given, where the user did not say otherwise.
+    """The run with the fields that depend on the given ones, unless the user set them too.
 
     Another budget scales the step with it: a step of twice the budget would end at the same
     corner from any start. Other data get the ratio classes - 1: the recipe's is the paper's for
-    its own data set. Where the recipe names a folder, any folder may hold that data set.
+    its own data set. The ratio of a recipe for a folder stays: any folder may hold that data set.
     """
     given = {word.partition("=")[0] for word in rest}
     adversary, labels = run.adversary, run.labels
@@ -119,25 +121,25 @@ def with_consequences(run: Run, default: Run, rest: Sequence[str]) -> Run:
     other_data = run.data.name != default.data.name and named != ["folder", "folder"]
     if other_data and "--labels.ratio" not in given:
         labels = labels.with_fields(ratio=None)
-    if "--weights" in given:  # a config.json knows the file that its run began with
+    if "--weights" in given:  # the digest in a config.json is of its own run's initial weights
         run = run.with_fields(weights_digest=None)
     return run.with_fields(adversary=adversary, labels=labels)
 
 
 def _kept_budget(run: Run, default: Run, rest: Sequence[str]) -> list[str]:
-    """That a recipe's budget stays on data for which another is usual, where nobody said so."""
+    """A note if the recipe's budget is kept on data for which another one is usual."""
     usual = usual_budget(run.data.name)
     asked = any(word.startswith("--adversary.epsilon") for word in rest)
     if asked or run.method == "undefended" or usual == usual_budget(default.data.name):
         return []
     return [
-        f"the budget stays {fraction_text(run.adversary.epsilon)}, that of {default.data.name}: "
+        f"the budget is still {fraction_text(run.adversary.epsilon)}, as for {default.data.name}: "
         f"--adversary.epsilon {fraction_text(usual)} is usual for {run.data.name}"
     ]
 
 
 def absolute(run: Run) -> Run:
-    """The run with the user's own files, a model's code and weights, found from any folder."""
+    """The run with absolute paths to the user's own files: a model's code and weights."""
     file, colon, function = run.model.rpartition(":")
     if colon and Path(file).is_file():
         run = run.with_fields(model=f"{Path(file).resolve()}:{function}")
@@ -149,7 +151,7 @@ def absolute(run: Run) -> Run:
 def _run_name(run: Run, default: Run, source: str) -> str:
     """The recipe's name, with the model's appended when another model is trained.
 
-    What repeats a run folder's config.json goes by the name of that folder.
+    A run that repeats a run folder's config.json takes the name of that folder.
     """
     usual, name, folder = default.model, run.recipe, Path(source).resolve().parent
     if source.endswith("config.json") and re.fullmatch(r"seed[0-9]+", folder.name):
@@ -167,7 +169,7 @@ def train_run(
     machine: Machine | None = None,
     notes: Sequence[str] = (),
 ) -> dict[str, Any]:
-    """Train into `<out>/seed<k>/` and say what is there now; `notes` are told before."""
+    """Train into `<out>/seed<k>/` and return the outcome; `notes` are printed first."""
     from bilateral.data.datasets import load_training
     from bilateral.data.readers_folder import same_test_pictures
     from bilateral.data.survey import shared_pictures
@@ -190,7 +192,7 @@ def train_run(
     if alone and not begun and ":" not in run.model:
         hours = least_seconds(run, split, place) / 3600
         if hours >= 1:
-            progress.note(f"no GPU is used: on this CPU it takes at least {hours:,.0f} hours")
+            progress.note(f"no GPU is used: training takes at least {hours:,.0f} hours on this CPU")
     for note in (*notes, *shared_pictures(run.data.name, run.data.name)):
         progress.note(note)
     with joined(place) as processes:
@@ -205,7 +207,7 @@ def train_run(
 
 
 def _nothing_learnt(last: Mapping[str, Any], classes: int) -> list[str]:
-    """That a run ended near guessing: its rate was too high, say, or its epochs too few."""
+    """A note if a run ended near chance: its learning rate too high, say, or its epochs too few."""
     clean = last.get("check", {}).get("clean", last["clean_accuracy"])
     if clean is None or not near_chance(clean, classes):
         return []

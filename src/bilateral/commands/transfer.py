@@ -1,4 +1,4 @@
-"""`bilateral transfer`: images made on some models, shown to others."""
+"""`bilateral transfer`: adversarial images made on some models, shown to others."""
 
 import sys
 from collections.abc import Mapping, Sequence
@@ -22,23 +22,23 @@ if TYPE_CHECKING:
 class Options:
     """Black-box transfer: the accuracy of targets on images made on sources, as a matrix.
 
-    Every image is attacked, and attacks by gradients hand over their last iterate, not the first
-    that fools the source. Writes transfer.json, and flags beside it: goes on where it was
-    interrupted.
+    Every image is attacked, and gradient attacks hand over their last iterate, not the first that
+    fools the source. Writes transfer.json, and flags beside it, from which an interrupted call
+    resumes.
     """
 
     sources: list[str]
-    """models that images are made on, as for `bilateral evaluate`"""
+    """models on which images are made, given as for `bilateral evaluate`"""
     targets: list[str]
-    """models that they are shown to"""
+    """models to which these images are shown"""
     attacks: str = "fgsm,pgd20"
     """comma-separated names from `bilateral list attacks`"""
     images: int | None = None
-    """a seeded, class-balanced subset of so many test images; all without it"""
+    """size of a seeded, class-balanced subset of the test images; all by default"""
     epsilon: str | None = None
     """L-inf budget; 8/255 by default, 40/255 on the digits"""
     batch_size: int = 250
-    """images attacked together"""
+    """images per batch"""
     data: str | None = None
     """a data set's name or folder:PATH; the runs' own by default"""
     image_size: int | None = None
@@ -46,9 +46,9 @@ class Options:
     out: str = "evaluations/transfer"
     """the folder of transfer.json"""
     device: str | None = None
-    """the GPU if there is one"""
+    """cpu, cuda, cuda:1, ...; the GPU if there is one"""
     force: bool = False
-    """go on where a guard refuses a model"""
+    """continue even if a guard refuses a model"""
     quiet: bool = False
     """no progress"""
     json: bool = False
@@ -70,7 +70,7 @@ def command(words: Sequence[str]) -> None:
 
 
 def transfer_runs(options: Options) -> "Transfer":
-    """The transfer matrix between runs and models of one's own, also in `<out>/transfer.json`."""
+    """The transfer matrix between runs or users' own models, also in `<out>/transfer.json`."""
     sources, targets = options.sources, options.targets
     names = attack_names(options.attacks)
     epsilon = budget("--epsilon", options.epsilon)
@@ -95,7 +95,7 @@ def transfer_runs(options: Options) -> "Transfer":
     first_of = first_names(models)
     for name, other in first_of.items():
         if name != other:
-            print_warning(f"{name} and {other} are one model (weights and code): shown as {other}")
+            print_warning(f"{name} and {other} have the same weights and code: shown as {other}")
     named = [first_of[name] for name in named]
     console = Console(file=sys.stderr, quiet=options.quiet, highlight=False, soft_wrap=True)
 
@@ -123,14 +123,16 @@ def transfer_runs(options: Options) -> "Transfer":
         replaced = _other_models(path, found)
         write_json(path, found.model_dump(mode="json", by_alias=True))
     if replaced:
-        print_warning(f"{path} was of other models ({replaced}) and is replaced: --out keeps both")
+        print_warning(
+            f"{path} was of other models ({replaced}) and is replaced: another --out keeps both"
+        )
     if not options.json:
         console.print(f"written to {path}")
     return found
 
 
 def _other_models(path: Path, found: "Transfer") -> str:
-    """The models of the matrix that lies there, where they are not the same; none if damaged."""
+    """The models of the stored matrix, if they are not the same; empty if it is damaged."""
     from bilateral.reading import read_record
 
     with suppress(UserError, OSError):
@@ -141,14 +143,14 @@ def _other_models(path: Path, found: "Transfer") -> str:
 
 
 def _identity(name: str) -> str:
-    """What two spellings of the same run folder have in common."""
+    """The same text for every spelling of a run folder's path."""
     return str(Path(name).resolve()) if Path(name).is_dir() else name
 
 
 def _text(found: "Transfer") -> str:
-    """The matrix for a terminal: models by letters, which stand above it."""
+    """The matrix for a terminal: models as letters, with a legend above it."""
     sources = [source for matrix in found.attacks.values() for source in matrix]
-    names = lettered([*found.clean, *sources])  # as they are read: columns, then rows
+    names = lettered([*found.clean, *sources])  # in reading order: columns, then rows
     title = f"at {found.epsilon_text} on {found.data}: {found.images:,} images"
     parts = [*(f"{letter}  {name}" for name, letter in names.items()), "", title]
     parts.append(render(_table(found, names, "*", " ")))
@@ -163,7 +165,7 @@ def _table(
     white_box: str = " (white-box)",
     black_box: str = "",
 ) -> Table:
-    """A row for every attack and source, a column for every target; `names` shorten models."""
+    """A row per attack and source, a column per target; `names` are short names of models."""
     called = names or {}
     head = ["accuracy (%)", *(called.get(name, name) + black_box for name in found.clean)]
     rows = [["clean", *(percent(share) + black_box for share in found.clean.values())]]

@@ -25,7 +25,7 @@ class Options:
     """Re-check kept adversarial images: in the ball, in [0, 1], finite, fooled or not.
 
     The file is one that `bilateral evaluate --save-adversarial` wrote. Whether the claim holds
-    is a result: the exit code is 0 whenever the check could be made.
+    is part of the result: the exit code is 0 whenever the check could be run.
     """
 
     file: Annotated[str, tyro.conf.Positional, tyro.conf.arg(metavar="FILE")]
@@ -35,11 +35,11 @@ class Options:
     data: str | None = None
     """a data set's name or folder:PATH; the file's own by default"""
     image_size: int | None = None
-    """resize and crop the pictures of folder:PATH to this; the file's own size"""
+    """resize and crop the pictures of folder:PATH to this; the file's own size by default"""
     batch_size: int = 250
-    """images checked together"""
+    """images per batch"""
     device: str | None = None
-    """the GPU if there is one"""
+    """cpu, cuda, cuda:1, ...; the GPU if there is one"""
     quiet: bool = False
     """say nothing on standard error"""
     json: bool = False
@@ -75,7 +75,7 @@ def verify_file(options: Options) -> "Verification":
     folder = RunFolder(stored.path.resolve().parent.parent).trained
     if options.target is None and not folder.config.is_file():
         raise UserError(
-            f"{options.file} does not lie in a run folder's adversarial/: --target names its model"
+            f"{options.file} is not in a run folder's adversarial/: name its model with --target"
         )
     data, image_size = options.data or kept.data, options.image_size
     if image_size is None and data.startswith("folder:"):

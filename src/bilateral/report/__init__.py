@@ -1,1 +1,1 @@
-"""The page: what run folders hold, drawn and written as one HTML file; no torch."""
+"""The page: the contents of run folders, drawn and written as one HTML file; no torch."""

@@ -1,7 +1,7 @@
 """A matplotlib drawing as SVG inside the page: it takes the page's colours, in light and dark.
 
-Names never enter a drawing. Legends and titles are HTML beside it, where text of any script is
-laid out by the browser and nothing is read as mathematics or markup.
+Names are never drawn. Legends and titles are HTML beside the drawing, where the browser lays out
+text of any script and nothing is read as mathematics or markup.
 """
 
 import io
@@ -16,7 +16,7 @@ from matplotlib.backends.backend_svg import FigureCanvasSVG
 from matplotlib.figure import Figure
 
 SERIES = 7
-"""So many colours (after Okabe and Ito); further lines repeat them with other dashes and marks."""
+"""Number of colours (after Okabe and Ito); further lines repeat them with new dashes and marks."""
 MARKS = ("o", "s", "^", "D", "v", "P", "X")
 LEGEND_MARKS = (
     '<circle cx="15" cy="5" r="2.6"/>',
@@ -35,7 +35,7 @@ INK, RULE = "#010203", "#040506"
 LEGIBLE = {"font.size": 11, "axes.labelsize": 11, "xtick.labelsize": 10.5, "ytick.labelsize": 10.5}
 """In units of a drawing 340 wide: on a phone they are pixels, and none is too small to read."""
 MARKED = 20
-"""A longer line has about so many marks, or its colour alone would tell it from others."""
+"""A longer line has about this many marks, so that not only its colour tells it apart."""
 
 
 @dataclass(frozen=True)
@@ -74,7 +74,7 @@ def dashes(look: int) -> tuple[float, ...]:
 
 
 def mark(look: int) -> int:
-    """The number of a series' mark; where colours repeat it is another."""
+    """The number of a series' mark; series of the same colour have different ones."""
     return (look + look // SERIES) % len(MARKS)
 
 
@@ -84,9 +84,9 @@ def draw_svg(
     size: tuple[float, float] = (4.7, 3.1),
     projection: str | None = None,
 ) -> Markup:
-    """What `paint` puts on a pair of axes; `salt` keeps ids of two drawings apart.
+    """What `paint` puts on a pair of axes; `salt` keeps the ids of two drawings apart.
 
-    The settings of the user's own matplotlibrc (TeX, say) are put aside meanwhile.
+    The settings of the user's own matplotlibrc (TeX, say) are not used.
     """
     settings: dict[str, Any] = {"svg.fonttype": "none", "svg.hashsalt": salt, **LEGIBLE}
     with style.context(["default", settings]):
@@ -130,11 +130,11 @@ def draw_line(axes: Any, line: Line, percent: bool = False) -> None:
         clip_on=False,
         zorder=3,
     )
-    drawn.set_in_layout(False)  # a point off the axes would push them aside
+    drawn.set_in_layout(False)  # a point off the axes would shrink them
 
 
 def listed(lines: Sequence[Line], across: str, form: Callable[[float], str]) -> Any:
-    """The same points as a table: a row a place, a column a line; accuracies in per cent."""
+    """The same points as a table: a row per place, a column per line; accuracies in per cent."""
     places = sorted({x for line in lines for x, _ in line.points})
     values = [dict(line.points) for line in lines]
     head = [across, *(line.name for line in lines)]

@@ -12,11 +12,11 @@ from bilateral.report.pictures import Album, as_pixels, magnified, reduced
 from bilateral.report.reading import Arrays, text
 
 CHARACTERS = 4_000_000
-"""The pictures of a page take no more than this, whatever their number and size."""
+"""About the most characters that a page's pictures take, whatever their number and size."""
 EXAMPLES = 360
-"""Nor are there more examples than this."""
+"""The most examples on a page."""
 CLASSES = 10
-"""So many classes get bars, the likeliest ones."""
+"""How many classes get bars: the likeliest ones."""
 
 
 def gallery(runs: Sequence[RunFiles], characters: int = CHARACTERS) -> dict[str, Any]:
@@ -48,14 +48,14 @@ def gallery(runs: Sequence[RunFiles], characters: int = CHARACTERS) -> dict[str,
 
 
 def _data(run: RunFiles) -> str:
-    """The data that a run's pictures are of; empty where no evaluation is of the same."""
+    """The name of the data of a run's pictures; empty if no evaluation is on the same data."""
     digest = str(run.gallery.get("data_digest", ""))
     named = (entry.get("data") for entry in run.entries if entry.get("data_digest") == digest)
     return next(filter(None, map(text, named)), "") if digest else ""
 
 
 def _examples(place: int, run: RunFiles, album: Album) -> list[Iterator[Any]]:
-    """For each attack of a run the makers of its examples, one after the other."""
+    """For each attack of a run, an iterator over functions that make its examples."""
     attacks = dict.fromkeys(name.rpartition("/")[0] for name in run.gallery if "/" in name)
     found = []
     for attack in attacks:
@@ -70,7 +70,7 @@ def _examples(place: int, run: RunFiles, album: Album) -> list[Iterator[Any]]:
 
 
 def _whole(arrays: Arrays) -> bool:
-    """Whether an attack's arrays are all there and fit each other."""
+    """Whether all arrays of an attack exist and fit each other."""
     names = ("clean", "adversarial", "clean_confidence", "adversarial_confidence", "labels")
     if not all(name in arrays for name in names):
         return False

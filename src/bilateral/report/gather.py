@@ -24,11 +24,11 @@ from bilateral.runs import RunFolder, changed_settings, no_run, run_said, said_o
 SCHEMA = 3
 """The newest schema that this page was written for."""
 DIGESTS = ("weights_digest", "code_digest")
-"""Which model a record is of; of code, where it is somebody's own."""
+"""Which model a record belongs to; the code's is for a user's own model."""
 FILES = ("config.json", "log.jsonl", "evaluation.json", "gallery.npz", "diagnostics.json")
-"""One of these, or a folder of attacks, makes a folder a run's."""
+"""A folder with any of these, or with attacks/, is accepted as a run folder."""
 OUTSIDE = "FILE.py:FUNCTION"
-"""Stands for a model from outside this package: no file of its folder names it."""
+"""Placeholder for a model from outside this package, which no file of its folder names."""
 
 
 @dataclass(frozen=True)
@@ -42,7 +42,7 @@ class Gap:
 
 @dataclass
 class RunFiles:
-    """What a run folder holds; empty where it holds nothing."""
+    """What a run folder holds; empty where a file is missing."""
 
     path: Path
     name: str
@@ -56,12 +56,12 @@ class RunFiles:
     gallery: Arrays = field(default_factory=dict)
     gaps: list[Gap] = field(default_factory=list)
     weights: str | None = None
-    """The digest of the weights that all of this is of, where any file says."""
+    """The digest of the weights that all of this belongs to, if any file records it."""
 
     outside: bool = False
 
     def command(self, name: str, *words: str) -> str:
-        """A command line on this folder, or on the model from outside that was measured into it."""
+        """A command line for this folder, or for the model from outside that it has results of."""
         target = [str(self.path)]
         if self.outside and name != "report":
             data = text(next(iter([*self.entries, *self.attacks]), {}).get("data")) or "DATA"
@@ -89,7 +89,7 @@ def _check(path: Path) -> None:
 
 
 def _names(paths: Sequence[Path]) -> list[str]:
-    """Short names, told apart: `<name>/seed<k>`, or the whole path where two would be the same."""
+    """Unique short names: `<name>/seed<k>`, or the whole path if two would be the same."""
     short = [_short(path.resolve()) for path in paths]
     return [
         name if short.count(name) == 1 else str(path)
@@ -133,10 +133,10 @@ def _read(folder: RunFolder, name: str) -> RunFiles:
 
 
 def _object(files: RunFiles, path: Path, what: str, command: str) -> dict[str, Any]:
-    """The object in a file, or a line about why there is none."""
+    """The object in a file; if it cannot be read, a gap says why."""
     file = str(path.relative_to(files.path))
     if not path.exists():
-        files.gaps.append(Gap(file, f"not there: {what} cannot be shown", command))
+        files.gaps.append(Gap(file, f"missing, so {what} cannot be shown", command))
         return {}
     try:
         value = read_json(path)
@@ -148,7 +148,7 @@ def _object(files: RunFiles, path: Path, what: str, command: str) -> dict[str, A
         return {}
     schema = number(value.get("schema"))
     if schema is not None and schema > SCHEMA:
-        said = f"written by a newer version (schema {schema:g}): what is understood is shown"
+        said = f"written by a newer version (schema {schema:g}): only known fields are shown"
         files.gaps.append(Gap(file, said))
     return value
 
@@ -157,7 +157,7 @@ def _log(files: RunFiles, path: Path) -> list[dict[str, Any]]:
     if not path.exists():
         if files.config:
             again = shlex.join(["bilateral", "train", str(files.path / "config.json")])
-            files.gaps.append(Gap("log.jsonl", "not there: no training curves", again))
+            files.gaps.append(Gap("log.jsonl", "missing, so no training curves", again))
         return []
     try:
         found, bad = read_lines(path)
@@ -168,14 +168,14 @@ def _log(files: RunFiles, path: Path) -> list[dict[str, Any]]:
         files.gaps.append(Gap("log.jsonl", f"{bad} damaged line{'s' * (bad > 1)} left out"))
     epochs, last = count(files.config.get("epochs")) or 0, mapping(found[-1]) if found else {}
     done = count(last.get("epoch")) or len(found)
-    if done < epochs and not mapping(last.get("guard")).get("discarded"):  # so a guard's stop ends
+    if done < epochs and not mapping(last.get("guard")).get("discarded"):  # a guard's stop
         said = f"{done} of {epochs} epochs: training has not ended"
         files.gaps.append(Gap("log.jsonl", said, _going_on(files)))
     return found
 
 
 def _going_on(files: RunFiles) -> str:
-    """The command that trains on in this very folder; none where its name is not `train`'s."""
+    """The command that resumes training in this folder; empty if `train` would not choose it."""
     path = files.path.resolve()
     if path.name != f"seed{count(files.config.get('seed'))}":
         return ""
@@ -185,7 +185,7 @@ def _going_on(files: RunFiles) -> str:
 
 def _gallery(files: RunFiles, path: Path, command: str) -> Arrays:
     if not path.exists():
-        files.gaps.append(Gap("gallery.npz", "not there: no pictures", command))
+        files.gaps.append(Gap("gallery.npz", "missing, so no pictures", command))
         return {}
     try:
         found, bad = read_arrays(path)
@@ -198,7 +198,7 @@ def _gallery(files: RunFiles, path: Path, command: str) -> Arrays:
 
 
 def _attacks_apart(files: RunFiles) -> list[Gap]:
-    """Attacks of the evaluation without flags on disk: nobody can check or compare them."""
+    """Attacks of the evaluation without flags on disk: they cannot be checked or compared."""
     kept = {(text(one.get("attack")), text(one.get("epsilon_text"))) for one in files.attacks}
     gaps = []
     for entry in files.entries:
@@ -215,7 +215,7 @@ def _attacks_apart(files: RunFiles) -> list[Gap]:
 
 
 def _trained_otherwise(files: RunFiles, said: dict[str, Any]) -> list[Gap]:
-    """Weights say by which configuration they were trained: that is shown, whatever lies there."""
+    """Show the configuration that the weights record, if config.json holds another one."""
     try:
         before, run = run_said(said, "weights"), run_said(files.config, "config.json")
         changed = changed_settings(before, run) if said and files.config else []
@@ -225,15 +225,16 @@ def _trained_otherwise(files: RunFiles, said: dict[str, Any]) -> list[Gap]:
         return []
     files.config = before.model_dump(mode="json")
     fields = "; ".join(changed)
-    return [Gap("config.json", f"not what the weights were trained by ({fields}): theirs is shown")]
+    problem = f"not what the weights were trained with ({fields}): theirs is shown"
+    return [Gap("config.json", problem)]
 
 
 def _leave_out_other_weights(
     files: RunFiles, evaluate: str, diagnose: str, said: dict[str, Any]
 ) -> list[Gap]:
-    """One page, one model, one set of images of a name: what is of others goes.
+    """Keep only records of one model and, for each data set's name, of one set of images.
 
-    The model is that of the weights beside it; where these do not say, of the last entry, or else
+    The model is that of the weights in the folder; if these do not say, of the last entry, or else
     of the diagnosis or the first attack. The images are the last entry's.
     """
     records = (said, *files.entries[-1:], files.diagnosis, *files.attacks)
@@ -243,18 +244,18 @@ def _leave_out_other_weights(
     gaps = []
 
     def is_other(record: dict[str, Any], file: str, command: str) -> bool:
-        """Whether a record is of other weights, or of other code or images where it says which."""
+        """Whether a record is of other weights, or of other code or images if it says which."""
         digest, written = _weights(record), _code(record)
         seen = text(record.get("data_digest")) or None
         if current and digest and digest != current:
-            what = "weights than those of the model"
+            what = "weights than the model's"
         elif current and digest and written not in (None, code):
             what = "code of the model than now" + (", or on other data" if files.outside else "")
         elif seen not in (None, images.get(text(record.get("data")), seen)):
-            what = "images of that name"
+            what = "images under the same name"
         else:
             return False
-        gaps.append(Gap(file, f"left out: of other {what}", command))
+        gaps.append(Gap(file, f"left out: made with other {what}", command))
         return True
 
     def kept(found: list[dict[str, Any]], file: str) -> list[dict[str, Any]]:
@@ -264,7 +265,7 @@ def _leave_out_other_weights(
     files.attacks = kept(files.attacks, "attacks/")
     if is_other(files.diagnosis, "diagnostics.json", diagnose):
         files.diagnosis = {}
-    if not files.diagnosis:  # nothing else says of which weights the curves are
+    if not files.diagnosis:  # nothing else says whose curves they are
         files.curves = {}
     digests = {key: str(files.gallery[key]) for key in DIGESTS if key in files.gallery}
     if is_other(digests, "gallery.npz", evaluate):
@@ -277,7 +278,7 @@ def _weights(record: dict[str, Any]) -> str | None:
 
 
 def _code(record: dict[str, Any]) -> str | None:
-    """Which code a record is of; older diagnoses do not say."""
+    """The digest of the code that a record is of; older diagnoses have none."""
     return text(record.get("code_digest"))
 
 

@@ -1,4 +1,4 @@
-"""Which figures stand at the head of a page: clean, PGD, AutoAttack, and the verdict on them."""
+"""The figures at the head of a page: clean, PGD, AutoAttack, and the verdict on them."""
 
 from collections.abc import Iterable
 from dataclasses import dataclass, field
@@ -15,7 +15,7 @@ VERDICTS = ("holds", "suspect", "masked")
 
 @dataclass(frozen=True)
 class Measure:
-    """An accuracy: under what, at which budget, on how many images, at what cost."""
+    """An accuracy: under which attack and budget, on how many images, at what cost."""
 
     attack: str
     accuracy: float
@@ -31,14 +31,14 @@ class Measure:
     distance: float | None = None
     source: str = "evaluate"
     entry: dict[str, Any] = field(default_factory=dict)
-    """The evaluation, or the file of the attack, that says so."""
+    """The evaluation, or the file of the attack, that it was read from."""
 
 
 @dataclass(frozen=True)
 class Headline:
-    """A run in a few figures; none for what was not measured.
+    """A run in a few figures; None for what was not measured.
 
-    `entry` is the evaluation that the worst case, the classes and the confusion are of.
+    `entry` is the evaluation with the worst case, the classes and the confusion matrices.
     """
 
     epsilon_text: str
@@ -56,7 +56,7 @@ class Headline:
 
 
 def attack_measures(files: RunFiles) -> list[Measure]:
-    """All attacks of the evaluations, then those whose flags no evaluation has summed up yet."""
+    """All attacks of the evaluations, then those whose flags are in no evaluation yet."""
     found = []
     for entry in files.entries:
         for name, attack in mapping(entry.get("attacks")).items():
@@ -102,7 +102,7 @@ def headline(files: RunFiles) -> Headline:
     autoattack = _best([one for one in own if one.attack == "autoattack"])
     worst = _measure("worst case", entry, entry, "worst_case_accuracy", "worst_case_interval")
     if budget != _budget(entry) or (autoattack and not _has_autoattack(entry)):
-        worst = None  # it would stand above the AutoAttack that was measured apart from it
+        worst = None  # it would be above the AutoAttack that was measured separately
     stronger = [one for one in own if one.attack.startswith(("apgd", "square", "fab"))]
     diagnosed = _diagnosed(files, budget, data)
     verdict = text(files.diagnosis.get("verdict"))
@@ -147,20 +147,20 @@ def class_names(files: RunFiles) -> list[str]:
 def doubts(
     diagnosis: dict[str, Any], budget: str | None = None, data: str | None = None
 ) -> list[str]:
-    """Why a verdict that holds is less than an acquittal of the figures at a budget, on data."""
+    """Why the verdict "holds" does not clear the figures at this budget and on these data."""
     images = count(diagnosis.get("images"))
     few = (
         [f"{images} images are too few to clear it"] if images is not None and images < FEW else []
     )
     unsure = [
-        f"{text(one.get('name'))} is past its limit, but not surely on so few images"
+        f"{text(one.get('name'))} is past its limit, but not significantly on so few images"
         for one in rows(diagnosis.get("readings"))
         if one.get("unsure") is True and one.get("raised") is not True
     ]
     at = text(diagnosis.get("epsilon_text"))
-    other = [f"the checks were made at {at}, not at {budget}"] if budget and at != budget else []
+    other = [f"the checks were run at {at}, not at {budget}"] if budget and at != budget else []
     seen = text(diagnosis.get("data"))
-    other += [f"the checks were made on {seen}, not on {data}"] if _differ(seen, data) else []
+    other += [f"the checks were run on {seen}, not on {data}"] if _differ(seen, data) else []
     return other + few + unsure
 
 
@@ -204,14 +204,14 @@ def _measure(
 
 
 def _best(measures: list[Measure]) -> Measure | None:
-    """The one that binds most: on the most images, and of those the lowest."""
+    """The tightest one: on the most images, and of those the lowest."""
     return min(measures, key=lambda one: (-(one.images or 0), one.accuracy), default=None)
 
 
 def _main_entry(files: RunFiles, budget: str, data: str | None) -> dict[str, Any]:
-    """The evaluation by AutoAttack, else on the most images, at this budget and on this data.
+    """The evaluation with AutoAttack, else on the most images, at this budget and on this data.
 
-    An accuracy under weaker attacks on more images would stand above AutoAttack's as a worst case.
+    The worst case over weaker attacks on more images would be above AutoAttack's accuracy.
     """
     on_data = [one for one in files.entries if data is None or text(one.get("data")) == data]
     here = [one for one in on_data if _budget(one) == budget]
@@ -244,7 +244,7 @@ def _main_budget(files: RunFiles, attacks: list[Measure]) -> str:
 
 
 def _diagnosed(files: RunFiles, budget: str, data: str | None) -> list[Measure]:
-    """The accuracy under APGD that the diagnosis measured on the side."""
+    """The accuracy under APGD that the diagnosis measured as well."""
     elsewhere = _differ(text(files.diagnosis.get("data")), data)
     if elsewhere or text(files.diagnosis.get("epsilon_text")) != budget:
         return []

@@ -1,6 +1,6 @@
 "use strict";
 
-// Tables: a button in every heading sorts by its column; what was not measured stays last.
+// Tables: a button in every heading sorts by its column; cells that were not measured stay last.
 for (const table of document.querySelectorAll("table.sortable")) {
   const headings = [...table.tHead.rows[0].cells];
   const valueOf = (row, column) => {
@@ -33,7 +33,7 @@ for (const table of document.querySelectorAll("table.sortable")) {
   });
 }
 
-// The gallery: filters, a picture at a time, arrow keys.
+// The gallery: filters, one picture at a time, arrow keys.
 const stored = document.getElementById("examples");
 if (stored) {
   const data = JSON.parse(stored.textContent);
@@ -42,7 +42,7 @@ if (stored) {
   const thumbs = find(".thumbs");
   const percent = (share) => (100 * share).toFixed(1);
   const className = (example, number) => data.classes[example.run][number] ?? `class ${number}`;
-  // A right-to-left name would turn round the numbers that follow it in a sentence.
+  // A right-to-left name would reverse the order of the numbers that follow it in a sentence.
   const isolated = (name) => `\u2068${name}\u2069`;
   const attackName = (example) => `${example.attack} at ${example.budget}`;
   const filters = {
@@ -136,7 +136,7 @@ if (stored) {
       picture.alt = `${caption}; true class ${truth}`;
       find(`[data-caption=${name}]`).textContent = caption;
     }
-    const outcome = example.before[0] !== example.label ? "wrong already without an attack"
+    const outcome = example.before[0] !== example.label ? "misclassified even without an attack"
       : isFooled(example) ? "fooled" : "not fooled";
     const of = data.data[example.run] ? ` of ${isolated(data.data[example.run])}` : "";
     find("[data-about]").textContent = `True class ${truth}; ${outcome}. `

@@ -1,4 +1,4 @@
-"""The page: run folders in, one HTML file out, with nothing outside of it."""
+"""The page: run folders in, one self-contained HTML file out."""
 
 import base64
 import hashlib
@@ -20,7 +20,7 @@ from bilateral.report.measures import Headline, Measure, attack_measures, headli
 from bilateral.report.transfer import TransferMatrix
 
 DETAILED = 4
-"""Up to so many runs each get drawings of their own: a drawing takes a twentieth of a second."""
+"""Up to this many runs get drawings of their own: a drawing takes a twentieth of a second."""
 
 
 @dataclass(frozen=True)
@@ -38,7 +38,7 @@ class RunView:
 
 
 def render(runs: Sequence[RunFiles], transfer: TransferMatrix | None = None) -> str:
-    """The page of one run, or of several beside each other."""
+    """The page of one run, or of several side by side."""
     detailed = len(runs) <= DETAILED
     views = [_view(run, f"run{place}", detailed) for place, run in enumerate(runs)]
     script = _packaged("page.js")
@@ -101,7 +101,7 @@ def _view(files: RunFiles, salt: str, detailed: bool) -> RunView:
 
 
 def _together(runs: Sequence[RunFiles], heads: Sequence[Headline]) -> list[Drawing]:
-    """The curves of all runs laid over each other."""
+    """The curves of all runs, drawn over each other."""
     found = [
         plots.scatter(runs, heads, "all"),
         plots.budget_curve(runs, "all"),
@@ -113,7 +113,7 @@ def _together(runs: Sequence[RunFiles], heads: Sequence[Headline]) -> list[Drawi
 
 
 def _harmless(value: Any) -> Markup:
-    """JSON that cannot end the script element it lies in."""
+    """JSON that cannot end the script element that holds it."""
     written = json.dumps(value, ensure_ascii=True, allow_nan=False, separators=(",", ":"))
     for letter in "<>&":
         written = written.replace(letter, f"\\u{ord(letter):04x}")
@@ -121,5 +121,5 @@ def _harmless(value: Any) -> Markup:
 
 
 def _packaged(name: str) -> str:
-    """A file that lies beside this module."""
+    """The text of a file beside this module."""
     return packaged("bilateral.report").joinpath(name).read_text(encoding="utf-8")

@@ -8,19 +8,19 @@ import numpy as np
 from PIL import Image
 
 LARGEST = 96
-"""Pictures are reduced to so many pixels a side."""
+"""Larger pictures are reduced to this many pixels a side."""
 
 
 @dataclass
 class Album:
-    """The pictures of a page; an equal picture is kept once."""
+    """The pictures of a page; equal pictures are stored once."""
 
     uris: list[str] = field(default_factory=list)
     characters: int = 0
     _places: dict[str, int] = field(default_factory=dict)
 
     def put(self, pixels: np.ndarray) -> int:
-        """The place of a picture, uint8 in HWC."""
+        """Add a picture, uint8 in HWC, and return its place."""
         uri = data_uri(pixels)
         if uri not in self._places:
             self._places[uri] = len(self.uris)
@@ -45,7 +45,7 @@ def as_pixels(image: np.ndarray) -> np.ndarray:
 
 
 def reduced(pixels: np.ndarray, average: bool = True) -> np.ndarray:
-    """No larger than the page shows; without averaging single pixels keep their full strength."""
+    """A picture no larger than the page shows; unless averaged, single pixels keep their values."""
     height, width = pixels.shape[:2]
     if max(height, width) <= LARGEST:
         return pixels
@@ -59,5 +59,5 @@ def reduced(pixels: np.ndarray, average: bool = True) -> np.ndarray:
 
 
 def magnified(change: np.ndarray, factor: float) -> np.ndarray:
-    """A perturbation about mid-grey."""
+    """A perturbation as a picture, magnified around mid-grey."""
     return as_pixels(0.5 + factor * change)

@@ -1,4 +1,4 @@
-"""Curves of one run or of several over each other: training, budget, steps; and the scatter."""
+"""Curves of one run, or of several in one drawing: training, budget, steps; and a scatter plot."""
 
 from collections.abc import Callable, Sequence
 from dataclasses import replace
@@ -16,7 +16,7 @@ WIDEST = 32 / 255
 """Budgets up to this one are drawn, or up to four times the diagnosed one."""
 ALIGNMENT = (
     "Training attack: accuracy under it, on the guard's images. Alignment: cosine of the gradients "
-    "at an image and at a random point of its ball; where one-step training collapses it falls."
+    "at an image and at a random point of its ball; it falls when one-step training collapses."
 )
 Kind = Callable[[Any], float | None]
 READINGS = {
@@ -26,11 +26,11 @@ READINGS = {
     "check/fgsm": "FGSM",
     "check/pgd10": "PGD-10",
 }
-"""What the log calls them; the checks are made on the guard's images."""
+"""By their paths in the log; `check/` readings are on the guard's images."""
 
 
 def _series(files: RunFiles, path: str, kind: Kind = share) -> list[tuple[float, float]]:
-    """A reading of the log against the epoch; parts of a record are named `part/name`."""
+    """A reading of the log by epoch; nested readings are named `part/name`."""
     *parts, name = path.split("/")
     found = []
     for place, record in enumerate(files.epochs, start=1):
@@ -44,7 +44,7 @@ def _series(files: RunFiles, path: str, kind: Kind = share) -> list[tuple[float,
 
 
 def _parts(files: RunFiles, part: str) -> list[str]:
-    """The numbers that a part of the log's records holds."""
+    """The paths of all numbers in one part of the log's records."""
     return list(
         dict.fromkeys(
             f"{part}/{name}"
@@ -56,7 +56,7 @@ def _parts(files: RunFiles, part: str) -> list[str]:
 
 
 def _ends(lines: Sequence[Line], scale: float = 1, unit: str = "") -> str:
-    """Where each line begins and ends, in words; which epoch that is, if others go on."""
+    """Where each line begins and ends, in words; with its last epoch if other lines are longer."""
     drawn = [line for line in lines if line.points]
     last = max((line.points[-1][0] for line in drawn), default=0)
 
@@ -120,13 +120,13 @@ def guard_curves(files: RunFiles, salt: str) -> Drawing | None:
 
 
 def _holds_out(files: RunFiles) -> bool | None:
-    """Whether the guard's images were held out of training; none where no file says so."""
+    """Whether the guard's images were held out of training; None if no file says."""
     held_out = count(mapping(files.config.get("data")).get("held_out"))
     return None if held_out is None else held_out > 0
 
 
 def guard_events(files: RunFiles) -> list[tuple[str, str]]:
-    """What the guard said, by epoch."""
+    """The guard's messages, by epoch."""
     return [
         (f"{count(record.get('epoch')) or place}", said)
         for place, record in enumerate(files.epochs, start=1)
@@ -195,7 +195,7 @@ def _guarded(runs: Sequence[RunFiles]) -> str:
     if len(held_out) == len(runs):
         said = "On images held out of training."
     elif not held_out:
-        said = "On fixed training images: no run held some out."
+        said = "On fixed training images: no run held any out."
     else:
         names = ", ".join(held_out)
         said = f"On images held out of training in {names}; on training images in others."
@@ -209,13 +209,13 @@ def _trained_at(run: RunFiles) -> str:
 
 
 def _kept(run: RunFiles) -> str:
-    """Which epoch's weights a run ended with, where it keeps those of its best reading."""
+    """Which epoch's weights a run ended with, if it kept those of its best reading."""
     taken = [record for record in run.epochs if record.get("kept") is True]
-    return f"{run.name}: the weights of epoch {count(taken[-1].get('epoch'))}." if taken else ""
+    return f"{run.name} kept the weights of epoch {count(taken[-1].get('epoch'))}." if taken else ""
 
 
 def budget_curve(runs: Sequence[RunFiles], salt: str) -> Drawing | None:
-    """PGD's accuracy against the budget; for one run also what `evaluate` measured."""
+    """Accuracy under PGD against the budget; for a single run also what `evaluate` measured."""
     curves = [points(_curves(run).get("epsilon"), "epsilon") for run in runs]
     known = [number(run.diagnosis.get("epsilon")) or 0.0 for run in runs]
     widest = max([WIDEST, *(4 * epsilon for epsilon in known)]) + 1e-9
@@ -250,7 +250,7 @@ def budget_curve(runs: Sequence[RunFiles], salt: str) -> Drawing | None:
         "Accuracy against the budget",
         draw_svg(paint, f"{salt}-budget"),
         f"Accuracy under PGD against the L-inf budget. {_ends(lines, 100, ' %')}",
-        f"{_protocol(runs)}{' Larger budgets are under Numbers.' if beyond else ''}",
+        f"{_protocol(runs)}{' Larger budgets are listed under Numbers.' if beyond else ''}",
         lines,
         head,
         cells,
@@ -287,7 +287,7 @@ def steps_curve(runs: Sequence[RunFiles], salt: str) -> Drawing | None:
 
 
 def scatter(runs: Sequence[RunFiles], heads: Sequence[Headline], salt: str) -> Drawing | None:
-    """Clean accuracy against the strongest measured, a mark a run."""
+    """Clean accuracy against accuracy under the strongest attack, a mark per run."""
     lines, cells = [], []
     alike: set[tuple[str, str]] = set()
     for look, (run, head) in enumerate(zip(runs, heads, strict=True)):
@@ -316,9 +316,9 @@ def scatter(runs: Sequence[RunFiles], heads: Sequence[Headline], salt: str) -> D
     return Drawing(
         "Clean against robust",
         draw_svg(paint, f"{salt}-scatter"),
-        f"A mark a run. {said}",
+        f"One mark per run. {said}",
         "Under attack means AutoAttack where it was run, else the worst case over the attacks that "
-        "were: Numbers says which."
+        "were run: Numbers says which."
         + ("" if len(alike) == 1 else " Not all are on the same data or at the same budget."),
         lines,
         ["run", "clean (%)", "attacked (%)", "attack", "budget", "images", "data"],
@@ -327,18 +327,18 @@ def scatter(runs: Sequence[RunFiles], heads: Sequence[Headline], salt: str) -> D
 
 
 def _of_runs(runs: Sequence[RunFiles], series: Any) -> list[Line]:
-    """A line a run, in the look that the run has in all drawings."""
+    """A line per run; a run's line looks the same in all drawings."""
     found = [Line(run.name, series(run), look) for look, run in enumerate(runs)]
     return [line for line in found if line.points]
 
 
 def _curves(run: RunFiles) -> dict[str, Any]:
-    """The diagnosis's own, or those that older versions put into `curves.json` alone."""
+    """The diagnosis's own curves, or those that older versions put only into `curves.json`."""
     return mapping(run.diagnosis.get("curves")) or run.curves
 
 
 def _protocol(runs: Sequence[RunFiles]) -> str:
-    """How the diagnosis drew its curves: attack, budget, images."""
+    """How the diagnosis measured its curves: attack, budget, images."""
     said = []
     for run in filter(_curves, runs):
         images = count(run.diagnosis.get("images"))

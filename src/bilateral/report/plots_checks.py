@@ -1,4 +1,4 @@
-"""What a diagnosis draws: gradient magnitudes, the loss surface, the reliability of confidence."""
+"""Drawings of a diagnosis: gradient magnitudes, loss surface, reliability of confidence."""
 
 from typing import Any
 
@@ -31,7 +31,7 @@ from bilateral.report.reading import (
 )
 
 FEWEST = 5
-"""A bin of fewer images is listed and not drawn: its accuracy says nothing."""
+"""A bin with fewer images is listed but not drawn: its accuracy says nothing."""
 
 
 def histograms(files: RunFiles, salt: str) -> list[Drawing]:
@@ -52,7 +52,7 @@ def histograms(files: RunFiles, salt: str) -> list[Drawing]:
 
 
 def _histogram(title: str, group: list[tuple[str, list[float], list[float]]], salt: str) -> Drawing:
-    looks = [place * (SERIES + 1) for place in range(len(group))]  # another colour, other dashes
+    looks = [place * (SERIES + 1) for place in range(len(group))]  # both colour and dashes differ
 
     def paint(axes: Any) -> None:
         for look, (_, edges, counts) in zip(looks, group, strict=True):
@@ -150,14 +150,13 @@ def surface(files: RunFiles, salt: str) -> list[Drawing]:
             "Loss surface",
             draw_svg(paint_surface, f"{salt}-surface", (4.7, 3.7), "3d"),
             f"Loss over the plane of the attack's direction and a random one. {said}",
-            f"{mean} Both directions run from one budget against to one budget along, inside the "
-            "ball.",
+            f"{mean} Both directions run from minus one to plus one budget, inside the ball.",
         ),
         Drawing(
             "Loss along two directions",
             draw_svg(paint_slices, f"{salt}-slices", (4.7, 3.7)),
             f"Loss along the gradient's sign and along a random sign. {said}",
-            "Where the gradient can be trusted the loss rises smoothly along the attack, and far "
+            "If the gradient can be trusted, the loss rises smoothly along the attack, and far "
             "less along a random sign.",
             [ahead, aside],
         ),
@@ -202,8 +201,8 @@ def reliability(files: RunFiles, salt: str) -> Drawing | None:
         draw_svg(paint, f"{salt}-reliability"),
         "Accuracy against confidence. Expected calibration error: "
         + ("; ".join(errors) or "not measured"),
-        "On the dotted line confidence is as good as it says; below it the model is too sure. "
-        f"Bins of fewer than {FEWEST} images are not drawn. "
+        "On the dotted line confidence equals accuracy; below it the model is overconfident. "
+        f"Bins with fewer than {FEWEST} images are not drawn. "
         + (f"Expected calibration error: {'; '.join(errors)}." if errors else ""),
         lines,
         ["images of", "images", "confidence (%)", "accuracy (%)"],

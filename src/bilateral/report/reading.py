@@ -1,7 +1,7 @@
-"""Files read without trusting them: a damaged one or another schema is told of, not raised.
+"""Files read without trusting them: damage becomes a note on the page, not a crash.
 
-The models of `bilateral.results` refuse what they do not know, as an evaluation must; a page shows
-what is there, so values are taken one by one, and what is not of its kind counts as absent.
+The models of `bilateral.results` refuse unknown fields, as an evaluation must; a page shows what it
+can, so values are read one by one, and a value of the wrong type counts as absent.
 """
 
 import math
@@ -33,7 +33,7 @@ def read_json(path: Path) -> Any:
 
 
 def read_lines(path: Path) -> tuple[list[dict[str, Any]], int]:
-    """The records of a file of JSON lines, and how many lines are none."""
+    """The records of a file of JSON lines, and how many lines are not records."""
     try:
         lines = reading.read_plain(path, reading.LIMIT).splitlines()
     except (UserError, OSError) as error:
@@ -61,7 +61,7 @@ def read_arrays(path: Path) -> tuple[Arrays, list[str]]:
 
 
 def _reason(error: Exception, path: Path) -> str:
-    """An error in a line, without the file's name and that it is damaged: both are said already."""
+    """An error in one line, without the file's name and "is damaged", which are shown already."""
     said = str(error).removeprefix(f"{path} is ").removeprefix(f"{path} ").removeprefix("damaged: ")
     return " ".join(said.split())[:160]
 
@@ -90,7 +90,7 @@ def count(value: Any) -> int | None:
 
 
 def text(value: Any) -> str | None:
-    """Some words."""
+    """A text that is not empty."""
     return value if isinstance(value, str) and value else None
 
 
@@ -105,12 +105,12 @@ def rows(value: Any) -> list[dict[str, Any]]:
 
 
 def numbers(value: Any) -> list[float | None]:
-    """A list's numbers, with none in the place of what is none."""
+    """A list's numbers, with None in place of anything else."""
     return [number(one) for one in value] if isinstance(value, list) else []
 
 
 def all_numbers(value: Any) -> list[float]:
-    """A list of numbers; an empty one if any of them is none."""
+    """A list of numbers; an empty one if any item is not a number."""
     found = numbers(value)
     known = [one for one in found if one is not None]
     return known if len(known) == len(found) else []
@@ -129,13 +129,13 @@ def square(value: Any) -> list[list[float]]:
 
 
 def points(value: Any, across: str, up: str = "accuracy") -> list[tuple[float, float]]:
-    """The points of a curve of fractions from zero on, in rising order."""
+    """The points of a curve, a fraction for each place from zero on, in rising order."""
     pairs = [(number(row.get(across)), share(row.get(up))) for row in rows(value)]
     return sorted((x, y) for x, y in pairs if x is not None and x >= 0 and y is not None)
 
 
 def interval(value: Any) -> tuple[float, float] | None:
-    """Two fractions."""
+    """Two fractions; None in place of anything else."""
     ends = [share(end) for end in value] if isinstance(value, Sequence) else []
     if len(ends) != 2 or ends[0] is None or ends[1] is None:
         return None

@@ -15,17 +15,17 @@ from bilateral.report.reading import count, mapping, number, rows, share, square
 from bilateral.tables import percent
 
 LARGEST_MATRIX = 20
-"""A confusion of more classes is told by its largest entries."""
+"""With more classes only the largest entries of a confusion matrix are shown."""
 LONGEST = 100
-"""Of more classes than this the worst are listed."""
+"""With more classes only the worst are listed."""
 SAID = ("recipe", "model", "data.name", "epochs", "seed")
-"""What the head of a page says of its run."""
+"""The fields in the head of a page."""
 BUDGETS = ("adversary.epsilon", "adversary.step_size")
 
 
 @dataclass(frozen=True)
 class Confusion:
-    """Classes seen for each true class: shares of a row, or the largest wrong entries alone."""
+    """Predicted classes for each true class: all counts, or only the largest wrong ones."""
 
     title: str
     names: list[str]
@@ -46,7 +46,7 @@ class Check:
 
 
 def by_class(entry: dict[str, Any]) -> list[dict[str, Any]]:
-    """Accuracy of each class, clean and worst case; of very many the worst."""
+    """Accuracy of each class, clean and worst case; of very many classes only the worst."""
     found: list[dict[str, Any]] = []
     for record in rows(entry.get("per_class")):
         clean, worst = share(record.get("clean_accuracy")), share(record.get("worst_case_accuracy"))
@@ -59,7 +59,7 @@ def by_class(entry: dict[str, Any]) -> list[dict[str, Any]]:
 
 
 def confusions(files: RunFiles, entry: dict[str, Any]) -> list[Confusion]:
-    """Clean, and under the strongest attack of this entry that has a confusion."""
+    """The confusion on clean images, and under the strongest attack of this entry that has one."""
     names = class_names(files)
     found = []
     if clean := square(entry.get("clean_confusion")):
@@ -98,7 +98,7 @@ def checks(files: RunFiles) -> list[Check]:
         if record.get("raised") is True:
             state = text(record.get("severity")) or "raised"
         elif value is None:
-            state = "not made"
+            state = "not run"
         elif record.get("unsure") is True:
             state = "unsure"
         found.append(
@@ -131,9 +131,9 @@ def settings(files: RunFiles) -> list[tuple[str, str]]:
 
 
 def beside_recipe(files: RunFiles) -> list[tuple[str, str]]:
-    """The fields in which a run is not the recipe whose name it bears; what the head says apart.
+    """The fields in which a run differs from its recipe, apart from those in the page's head.
 
-    `folder` chooses most of its fields by the pictures, so it is not what its table says.
+    The recipe `folder` chooses most fields by the pictures, so its listed values do not apply.
     """
     recipe = RECIPES.get(text(files.config.get("recipe")) or "")
     if recipe is None or recipe.run.recipe == own_pictures.NAME:
@@ -148,7 +148,7 @@ def beside_recipe(files: RunFiles) -> list[tuple[str, str]]:
 
 
 def differing(runs: Sequence[RunFiles]) -> list[tuple[str, list[str]]]:
-    """The fields in which the configurations differ, a value a run."""
+    """The fields in which the configurations differ, with the value of each run."""
     flat = [dict(settings(run)) for run in runs]
     fields = dict.fromkeys(name for one in flat for name in one)
     lines = [(name, [one.get(name, "not recorded") for one in flat]) for name in fields]
@@ -177,7 +177,7 @@ def _value(name: str, value: Any) -> str:
 
 
 def attack_settings(files: RunFiles) -> list[tuple[str, str]]:
-    """What each attack was, as its file records it."""
+    """The settings of each attack, as its file records them."""
     return [
         (
             f"{text(file.get('attack')) or '?'} at {text(file.get('epsilon_text')) or '?'}",
@@ -189,7 +189,7 @@ def attack_settings(files: RunFiles) -> list[tuple[str, str]]:
 
 
 def commands(files: RunFiles) -> list[str]:
-    """How to do it all again, from the configuration to this page."""
+    """The commands that do it all again, from the configuration to this page."""
     lines = []
     if files.config:
         config = str(files.path / "config.json")
@@ -217,7 +217,7 @@ def commands(files: RunFiles) -> list[str]:
 
 
 def accuracy(measure: Measure | None) -> str:
-    """In per cent; empty where nothing was measured."""
+    """In per cent; empty if nothing was measured."""
     return "" if measure is None else percent(measure.accuracy)
 
 
@@ -230,5 +230,5 @@ def spread(measure: Measure | None) -> str:
 
 
 def a_image(measure: Measure, passes: float | None) -> str:
-    """Forward or backward passes an image."""
+    """Forward or backward passes per image."""
     return "" if passes is None or not measure.images else f"{passes / measure.images:,.1f}"

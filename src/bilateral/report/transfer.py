@@ -1,4 +1,4 @@
-"""The transfer matrix of `bilateral transfer` as a heat map of the page."""
+"""The transfer matrix of `bilateral transfer` as heat maps of the page."""
 
 from collections.abc import Sequence
 from dataclasses import dataclass
@@ -37,13 +37,13 @@ class TransferMatrix:
         for name, digest in self.weights.items():
             if (known.get(Path(name).resolve()) or digest) != digest:
                 raise UserError(
-                    f"--transfer {self.file}: {name} had other weights then; run bilateral "
-                    "transfer again"
+                    f"--transfer {self.file} was measured on other weights of {name}; run "
+                    "bilateral transfer again"
                 )
 
 
 def read_transfer(file: str) -> TransferMatrix:
-    """The matrix in a file that the user named; a bad file is the user's to mend."""
+    """The matrix in a file that the user named; a bad file raises UserError."""
     path = Path(file)
     if path.is_dir():
         path = path / "transfer.json"
