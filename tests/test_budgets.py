@@ -28,6 +28,7 @@ def test_what_is_no_text_is_left_to_pydantic():
 
 def test_other_budgets_are_written_as_numbers():
     assert fraction_text(0.1234) == "0.1234" and fraction_text(1 / 3) == "85/255"
+    assert fraction_text(1e-9) == "1e-09", "not nought"
 
 
 @pytest.mark.parametrize(

@@ -34,6 +34,21 @@ def test_the_log_is_cut_back_to_the_checkpoint(tmp_path):
     assert not (tmp_path / "none").exists()
 
 
+@pytest.mark.parametrize(
+    ("third", "kept"),
+    [({}, 3), ({"guard": {"discarded": True}}, 2), ({"kept": False, "guard": {}}, 3)],
+)
+def test_the_last_epoch_that_made_the_weights(tmp_path, third, kept):
+    folder = RunFolder(tmp_path)
+    assert folder.kept_record() == {}
+    for record in ({"epoch": 1}, {"epoch": 2, "guard": None}, {"epoch": 3, **third}):
+        folder.append_log(record)
+    assert folder.kept_record()["epoch"] == kept
+    folder.append_log({"epoch": 4, "kept": True})
+    folder.append_log({"epoch": 5, "kept": False})
+    assert folder.kept_record()["epoch"] == 4
+
+
 def test_attack_files_have_safe_names(tmp_path):
     folder = RunFolder(tmp_path)
     assert folder.attack("pgd20", "8/255").name == "pgd20@8-255.json"

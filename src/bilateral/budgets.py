@@ -24,7 +24,7 @@ def parse_fraction(text: object) -> object:
 def fraction_text(value: float) -> str:
     """A budget as text: in 255ths if it is a multiple of a tenth of one."""
     pixels = value * 255
-    if abs(pixels - round(pixels, 1)) < 1e-6:
+    if math.isclose(pixels, round(pixels, 1), rel_tol=1e-6):
         return f"{round(pixels, 1):g}/255"
     return f"{value:g}"
 

@@ -169,6 +169,15 @@ class RunFolder:
         records = self.records()
         return records[-1] if records else {}
 
+    def kept_record(self) -> dict[str, Any]:
+        """The last epoch that made the final weights; empty if there is none.
+
+        A guard that stops goes back to before the collapse, and a run may keep earlier weights.
+        """
+        records = self.records()
+        records = [one for one in records if one.get("kept")] or records
+        return next((one for one in reversed(records) if not _discarded(one)), {})
+
     def guard_events(self, after: int = 0) -> list[str]:
         """What the guard reported in training, oldest first, without the first `after` epochs."""
         guards = [record.get("guard") for record in self.records()[after:]]
@@ -305,6 +314,11 @@ def file_digest(path: Path) -> str:
             return hashlib.file_digest(file, "sha256").hexdigest()
     except OSError:
         raise UserError(f"no weights at {path}") from None
+
+
+def _discarded(record: dict[str, Any]) -> bool:
+    guard = record.get("guard")
+    return isinstance(guard, dict) and bool(guard.get("discarded"))
 
 
 def safe_name(text: str) -> str:

@@ -7,6 +7,8 @@ from PIL import Image
 from rich.console import Console
 
 from bilateral.cli import main
+from bilateral.commands.train import _kept_budget, _nothing_learnt
+from bilateral.paper.recipes import recipe_named
 from bilateral.training import progress as module
 from bilateral.training.progress import TrainingProgress
 
@@ -90,6 +92,7 @@ def test_a_run_that_learnt_nothing_says_so(tmp_path, monkeypatch, capsys):
     assert "nothing was learnt: " in capsys.readouterr().err
     assert main([*words, "40", "--name", "tame", "--method", "undefended"]) == 0
     assert "nothing was learnt" not in capsys.readouterr().err
+    assert _nothing_learnt({}, 10) == [], "of a log that says nothing"
 
 
 def test_a_budget_that_is_unusual_for_the_data_is_told_of(tmp_path, monkeypatch, capsys):
@@ -110,5 +113,10 @@ def test_a_budget_that_is_unusual_for_the_data_is_told_of(tmp_path, monkeypatch,
         assert main(given) == 0
         said = capsys.readouterr().err
         assert (
-            "the budget is still 40/255, as for digits: --adversary.epsilon 8/255" in said
+            "the budget stays the recipe's, 40/255: --adversary.epsilon sets another" in said
         ) == told
+    run = recipe_named("cifar10-r-mc-la-eps4")
+    on_digits = run.with_paths({"data.name": "digits"})
+    assert _kept_budget(on_digits, run, []) == [
+        "the budget stays the recipe's, 4/255: --adversary.epsilon 40/255 is usual for digits"
+    ]

@@ -132,10 +132,10 @@ def _kept_budget(run: Run, default: Run, rest: Sequence[str]) -> list[str]:
     asked = any(word.startswith("--adversary.epsilon") for word in rest)
     if asked or run.method == "undefended" or usual == usual_budget(default.data.name):
         return []
-    return [
-        f"the budget is still {fraction_text(run.adversary.epsilon)}, as for {default.data.name}: "
-        f"--adversary.epsilon {fraction_text(usual)} is usual for {run.data.name}"
-    ]
+    said = f"the budget stays the recipe's, {fraction_text(run.adversary.epsilon)}: "
+    if run.data.name.startswith("folder:"):
+        return [f"{said}--adversary.epsilon sets another"]
+    return [f"{said}--adversary.epsilon {fraction_text(usual)} is usual for {run.data.name}"]
 
 
 def absolute(run: Run) -> Run:
@@ -200,18 +200,18 @@ def train_run(
     if not trained:
         tidy(folder.path)
     last = folder.last_record() or None
-    if trained and last:
-        for said in _nothing_learnt(last, len(split.classes)):
+    if trained:
+        for said in _nothing_learnt(folder.kept_record(), len(split.classes)):
             progress.note(said)
     return {"folder": str(folder.path), "trained": trained, "last_epoch": last}
 
 
-def _nothing_learnt(last: Mapping[str, Any], classes: int) -> list[str]:
+def _nothing_learnt(record: Mapping[str, Any], classes: int) -> list[str]:
     """A note if a run ended near chance: its learning rate too high, say, or its epochs too few."""
-    clean = last.get("check", {}).get("clean", last["clean_accuracy"])
+    clean = record.get("check", {}).get("clean", record.get("clean_accuracy"))
     if clean is None or not near_chance(clean, classes):
         return []
     return [
-        f"nothing was learnt: {percent(clean)} % of clean training images are right, near chance "
-        f"for {classes} classes; try another --optimiser.learning-rate, or more --epochs"
+        f"nothing was learnt: {percent(clean)} % of clean images are right, near chance for "
+        f"{classes} classes; try another --optimiser.learning-rate, or more --epochs"
     ]

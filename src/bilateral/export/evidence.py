@@ -92,18 +92,8 @@ def _diagnosis(folder: RunFolder, remarks: list[str]) -> Diagnosis | None:
 
 
 def _last_epoch(folder: RunFolder) -> dict[str, Any]:
-    """The last epoch that made these weights.
-
-    A guard that stops goes back to before the collapse, and a run may keep earlier weights.
-    """
+    """The last epoch that made these weights, if the log can be read."""
     try:
-        records = folder.records()
+        return folder.kept_record()
     except (UserError, OSError):
         return {}
-    records = [one for one in records if one.get("kept")] or records
-    return next((one for one in reversed(records) if not _discarded(one)), {})
-
-
-def _discarded(record: dict[str, Any]) -> bool:
-    guard = record.get("guard")
-    return isinstance(guard, dict) and bool(guard.get("discarded"))
