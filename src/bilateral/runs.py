@@ -11,7 +11,7 @@ from bilateral.budgets import fraction_text
 from bilateral.config import Run, Settings, flat, run_from_json
 from bilateral.errors import UserError
 from bilateral.reading import LIMIT, json_bytes, parse_json, read_plain
-from bilateral.storage import append_line, write_atomic, write_json
+from bilateral.storage import append_line, digest_of, write_atomic, write_json
 
 __all__ = [
     "RunFolder",
@@ -310,8 +310,7 @@ def weights_file(given: str) -> Path:
 def file_digest(path: Path) -> str:
     """SHA-256 of a file of weights."""
     try:
-        with path.open("rb") as file:
-            return hashlib.file_digest(file, "sha256").hexdigest()
+        return digest_of(path)
     except OSError:
         raise UserError(f"no weights at {path}") from None
 

@@ -4,6 +4,7 @@ A temporary file or folder is locked by the process that writes it. One that can
 abandoned: its process was killed, and the next one removes it.
 """
 
+import hashlib
 import json
 import os
 import re
@@ -48,6 +49,12 @@ def write_atomic(path: Path, content: bytes) -> None:
 def write_json(path: Path, value: Any) -> None:
     """Write a JSON file atomically."""
     write_atomic(path, (json.dumps(value, indent=1, allow_nan=False) + "\n").encode())
+
+
+def digest_of(path: Path) -> str:
+    """The SHA-256 of a file."""
+    with path.open("rb") as file:
+        return hashlib.file_digest(file, "sha256").hexdigest()
 
 
 def append_line(path: Path, line: str) -> None:

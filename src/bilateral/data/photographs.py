@@ -17,6 +17,7 @@ import numpy.typing as npt
 from bilateral.data.datasets_entry import Bytes, Index
 from bilateral.data.pictures import DECODED, PictureError, read_picture
 from bilateral.errors import UserError
+from bilateral.storage import digest_of
 
 LARGEST = 2**20
 """Pixels of an image that is not resized: a batch of them is in memory at once."""
@@ -137,7 +138,6 @@ class Photographs:
 
     def _file_digest(self, number: int) -> bytes:
         try:
-            with self.file(number).open("rb") as file:
-                return hashlib.file_digest(file, "sha256").digest()
+            return bytes.fromhex(digest_of(self.file(number)))
         except OSError as error:
             raise UserError(f"{self.file(number)} cannot be read: {error}") from None

@@ -3,7 +3,6 @@
 Also whether any of its pictures for test is a copy of one for training.
 """
 
-import hashlib
 from collections.abc import Callable, Iterable
 from contextlib import suppress
 from dataclasses import dataclass
@@ -14,6 +13,7 @@ from bilateral.data.datasets_entry import SplitName
 from bilateral.data.pictures import picture_size
 from bilateral.data.readers_folder import files_of_split
 from bilateral.errors import UserError
+from bilateral.storage import digest_of
 
 SAMPLE = 200
 """Pictures whose headers are read, evenly over the folder: of a million, all would take minutes."""
@@ -64,7 +64,7 @@ def shared_pictures(trained: str, tested: str) -> tuple[str, ...]:
     if not train or len(train) > COMPARED:
         return ()
     every = test = _pictures(tested, "test")
-    for key in (_size, _end, _digest):
+    for key in (_size, _end, digest_of):
         train, test = _alike(train, test, key)
     if not test:
         return ()
@@ -105,8 +105,3 @@ def _end(file: Path) -> bytes:
     with file.open("rb") as opened:
         opened.seek(-min(END, _size(file)), 2)
         return opened.read()
-
-
-def _digest(file: Path) -> bytes:
-    with file.open("rb") as opened:
-        return hashlib.file_digest(opened, "sha256").digest()

@@ -23,7 +23,6 @@ from bilateral.export.files import (
     Manifest,
     check_writable,
     claim,
-    digest_of,
     write_manifest,
 )
 from bilateral.export.formats import FORMATS
@@ -42,7 +41,7 @@ from bilateral.models import build_model
 from bilateral.models.normalise import Normalise
 from bilateral.runs import RunFolder, write_atomic
 from bilateral.runtime import limit_threads
-from bilateral.storage import temporary_folder
+from bilateral.storage import digest_of, temporary_folder
 from bilateral.weights import read_about, read_weights, weights_digest, write_weights
 
 LIMIT = 1e-4

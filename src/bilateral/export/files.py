@@ -3,7 +3,6 @@
 An export replaces what an export of the same weights wrote, and nothing else.
 """
 
-import hashlib
 import os
 from pathlib import Path
 from typing import Literal
@@ -14,6 +13,7 @@ from bilateral.errors import UserError
 from bilateral.reading import read_record
 from bilateral.results import Record
 from bilateral.runs import write_atomic
+from bilateral.storage import digest_of
 
 CARD = "MODEL_CARD.md"
 MANIFEST = "export.json"
@@ -51,12 +51,6 @@ class Manifest(Record):
             for file in self.files
             if (folder / file.name).is_file() and digest_of(folder / file.name) == file.sha256
         ]
-
-
-def digest_of(path: Path) -> str:
-    """The SHA-256 of a file."""
-    with path.open("rb") as file:
-        return hashlib.file_digest(file, "sha256").hexdigest()
 
 
 def check_writable(out: Path) -> None:
