@@ -277,7 +277,7 @@ def test_one_class_alone_is_as_uneven_as_can_be() -> None:
 
 
 def test_a_folder_spelled_otherwise_is_the_runs_own(own: Path) -> None:
-    """The page said that checks were made on other data, and figures were put aside."""
+    """The page said that checks were made on other data, and figures were set aside."""
     words = [str(own), "--attacks", "fgsm", "--quiet"]
     assert main(["evaluate", *words]) == 0
     assert main(["evaluate", *words, "--data", f"folder:{Path('own').resolve()}"]) == 0

@@ -321,7 +321,7 @@ def test_a_worst_case_is_not_told_above_what_is_known(tmp_path, digits_run, caps
     assert left < shown and f"the worst case is {left:.1f} %, not {shown:.1f} %" in said
 
 
-def test_what_was_put_aside_is_known_as_well(tmp_path, monkeypatch, capsys):
+def test_what_was_set_aside_is_known_as_well(tmp_path, monkeypatch, capsys):
     """Broken by an attack whose file had to make room for that of edited code."""
     monkeypatch.chdir(tmp_path)
     code = (

@@ -2,7 +2,7 @@
 
 An attack's file holds a flag per image, by number, so that an interrupted evaluation resumes, a
 larger one starts from what a smaller one found, and an ensemble from the flags of its members.
-Files of other weights, code or images are put aside, and reused when those are evaluated again.
+Files of other weights, code or images are set aside, and reused when those are evaluated again.
 """
 
 import hashlib
@@ -80,7 +80,7 @@ class AttackFiles:
         with suppress(UserError):
             yield self.known(name, numbers, any_precision=True)
 
-    def put_aside(self, name: str) -> None:
+    def set_aside(self, name: str) -> None:
         """Move an attack's file away if it is of another model, to make room for this one's."""
         path = self.path(name)
         if path.exists() and not self._of_this(path):
