@@ -321,6 +321,22 @@ def test_a_worst_case_is_not_told_above_what_is_known(tmp_path, digits_run, caps
     assert left < shown and f"the worst case is {left:.1f} %, not {shown:.1f} %" in said
 
 
+def test_another_precision_replaces_nothing(digits_run, tmp_path, capsys):
+    """Hours of AutoAttack in bfloat16 were gone after a look at twenty images in float32."""
+    shutil.copytree(digits_run.path, tmp_path / "run")
+    words = ["evaluate", str(tmp_path / "run"), "--attacks", "fgsm", "--quiet", "--json"]
+
+    def evaluated(*more):
+        assert main([*words, *more]) == 0
+        found = json.loads(capsys.readouterr().out)
+        return found["attacks"]["fgsm"]["images"], found["attacks"]["fgsm"]["forwards"]
+
+    before = evaluated("--search", "bfloat16")
+    assert evaluated("--search", "float32", "--images", "20")[0] == 20
+    assert evaluated("--search", "bfloat16") == before
+    assert evaluated() == before, "any precision will do"
+
+
 def test_what_was_set_aside_is_known_as_well(tmp_path, monkeypatch, capsys):
     """Broken by an attack whose file had to make room for that of edited code."""
     monkeypatch.chdir(tmp_path)

@@ -52,19 +52,22 @@ class AttackFiles:
         members = attack_members(name, self.common["epsilon"])
         settings = {member: value.model_dump(mode="json") for member, value in members.items()}
         path = self.path(name)
-        file = self._stored(path, any_precision)
-        if (
-            file is None
-            or file.settings.keys() != members.keys()
-            or not all(same_settings(file.settings[member], one) for member, one in members.items())
-        ):
-            flags = {member: MemberFlags() for member in members}
-            file = AttackFile(
-                schema=1, attack=name, settings=settings, members=flags, **self.common
-            )
+        found = [
+            file
+            for file in self._stored(path, any_precision)
+            if file.settings.keys() == members.keys()
+            and all(same_settings(file.settings[member], one) for member, one in members.items())
+        ]
+        file = max(found, key=lambda one: len(one.images), default=None) or AttackFile(
+            schema=1,
+            attack=name,
+            settings=settings,
+            members={member: MemberFlags() for member in members},
+            **self.common,
+        )
         others = path.parent.glob(f"*@{path.name.rpartition('@')[2]}") if from_others else ()
         for other in sorted(others):
-            if other != path and (known := self._stored(other, any_precision)):
+            for known in self._stored(other, any_precision) if other != path else ():
                 _take_over(file, known, members, set(numbers.tolist()))
         file.compile()
         return file
@@ -74,26 +77,28 @@ class AttackFiles:
 
         An image that it broke stays broken, even if a user's own attack was edited or removed.
         """
-        if stored := self._stored(self.path(name), any_precision=True):
+        for stored in self._stored(self.path(name), any_precision=True):
             stored.compile()
             yield stored
         with suppress(UserError):
             yield self.known(name, numbers, any_precision=True)
 
-    def set_aside(self, name: str) -> None:
-        """Move an attack's file away if it is of another model, to make room for this one's."""
-        path = self.path(name)
-        if path.exists() and not self._of_this(path):
+    def set_aside(self, file: AttackFile) -> None:
+        """Move the file that this one would overwrite away, unless this one continues it."""
+        path = self.path(file.attack)
+        there = self._of_this(path)
+        if path.exists() and (
+            there is None or (there.search, there.settings) != (file.search, file.settings)
+        ):
             digest = hashlib.sha256(path.read_bytes()).hexdigest()
             (path.parent / BEFORE).mkdir(exist_ok=True)
             path.replace(path.parent / BEFORE / f"{path.stem}.{digest[:12]}.json")
 
-    def _stored(self, path: Path, any_precision: bool) -> AttackFile | None:
-        """The stored file of the same weights and data with the most images, if there is one."""
+    def _stored(self, path: Path, any_precision: bool) -> list[AttackFile]:
+        """The file there and those set aside from there, if of the same weights and data."""
         asides = sorted(path.parent.glob(f"{BEFORE}/{path.stem}.*.json"))
         files = [file for one in (path, *asides) if (file := self._of_this(one))]
-        alike = [file for file in files if any_precision or file.search == self.common["search"]]
-        return max(alike, key=lambda file: len(file.images), default=None)
+        return [file for file in files if any_precision or file.search == self.common["search"]]
 
     def _of_this(self, path: Path) -> AttackFile | None:
         if not path.exists():

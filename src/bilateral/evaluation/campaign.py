@@ -181,7 +181,7 @@ class Campaign:
             known_by_first = self.files.known(
                 name, self.numbers, self.any_precision, from_others=adversarial is None
             )
-            self.files.set_aside(name)
+            self.files.set_aside(known_by_first)
         file: AttackFile = self.processes.gather(known_by_first)[0]
         path = self.files.path(name)
         left = self.numbers
