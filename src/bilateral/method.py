@@ -107,6 +107,8 @@ class BilateralAdversary:
             self._checked = True
         numbers = labels.long()  # torch gathers by int64 only
         adversarial, soft, _ = perturb(model, images, numbers, self.adversary, self.labels)
+        if soft.shape[1] < 2:
+            raise UserError("the model returns one output: give it a logit for each class")
         return adversarial, soft
 
 

@@ -301,13 +301,16 @@ def test_unreadable_images_are_named_together(tmp_path: Path, size: int | None) 
         load_folder(tmp_path, "test", size)
     said = str(caught.value)
     assert said.startswith(f"{tmp_path}/val/cat/000.png is not a readable image: none of ")
-    assert said.endswith("; these cannot be used either: val/cat/001.png, val/cat/002.png")
+    either = "; these cannot be used either: val/cat/001.png, val/cat/002.png"
+    assert said.endswith(f"{either}; remove or convert them")
     for number in range(12):
         picture(tmp_path / "val" / "dog" / f"{number:03d}.png", 30_000, mode="I;16")
     with pytest.raises(UserError) as caught:
         load_folder(tmp_path, "test", size)
     named = ", ".join(f"val/dog/{number:03d}.png" for number in range(7))
-    assert str(caught.value).endswith(f"val/cat/002.png, {named} and 5 more")
+    assert str(caught.value).endswith(
+        f"val/cat/002.png, {named} and 5 more; remove or convert them"
+    )
 
 
 def test_a_folder_of_nothing_readable(tmp_path: Path) -> None:

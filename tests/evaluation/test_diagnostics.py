@@ -481,6 +481,38 @@ def test_the_model_and_the_result_do_not_change(robust, digits):
     assert seen[0] == ("outputs", 0, 7) and seen[-1] == ("done", 7, 7)
 
 
+@pytest.mark.parametrize(
+    ("raised", "alone"),
+    [
+        (["pgd-apgd-gap"], True),
+        (["loss-gap", "pgd-apgd-gap"], True),
+        (["pgd-apgd-gap", "gradient-alignment"], False),
+        ([], False),
+    ],
+)
+def test_what_discredits_pgd_alone_is_said_of_its_figure(
+    raised, alone, tmp_path, monkeypatch, capsys
+):
+    """APGD's figure, which AutoAttack confirmed, was called doubtful as PGD's was too high."""
+    values = {"pgd-apgd-gap": 0.08, "loss-gap": 0.08, "gradient-alignment": 0.1}
+    readings = [read(name, values[name] if name in raised else None) for name in values]
+    verdict, reasons = judge(readings)
+    found = Diagnosis.model_construct(
+        verdict=verdict,
+        reasons=reasons,
+        readings=readings,
+        accuracies={"pgd": 0.74, "apgd": 0.615},
+        images=200,
+        epsilon_text="40/255",
+    )
+    assert found.of_pgd_alone == alone
+    monkeypatch.setattr(diagnose_command, "diagnose_target", lambda _: found)
+    diagnose_command.command(["anything"])
+    said = capsys.readouterr().out
+    assert ("verdict on 74.0 % under pgd at 40/255: suspect" in said) == alone
+    assert ("no check discredits the 61.5 % under apgd" in said) == alone
+
+
 def test_severity_and_verdict():
     usual, wide = read("pgd-apgd-gap", 0.05), read("pgd-apgd-gap", 0.08)
     grave = read("pgd-apgd-gap", 0.14)
@@ -579,5 +611,16 @@ def test_the_command_writes_what_it_prints(tmp_path, monkeypatch, capsys):
     left = f"{100 * found['accuracies']['apgd']:.1f} % under apgd at {found['epsilon_text']}"
     assert told.splitlines()[0] == f"verdict on {left}: {found['verdict']}{few}"
     assert told.splitlines()[1].strip() == diagnose_command.SAYS[found["verdict"]]
+    stored = (tmp_path / "out" / "diagnostics.json").read_text()
+    words[words.index("20")] = "10"
+    assert main(["diagnose", *words, "--effort.step-counts", "1"]) == 0
+    said = capsys.readouterr().err
+    assert f"has a diagnosis on 20 images ({found['verdict']}); remove it to store one" in said
+    assert (tmp_path / "out" / "diagnostics.json").read_text() == stored, "the larger one stays"
+    own = (tmp_path / "own.py").read_text()
+    (tmp_path / "own.py").write_text(own.replace("seed(0)", "seed(1)"))
+    assert main(["diagnose", *words, "--effort.step-counts", "1"]) == 0
+    assert json.loads((tmp_path / "out" / "diagnostics.json").read_text())["images"] == 10
+    capsys.readouterr()
     assert main(["diagnose", *words[:3], "--epsilon", "8"]) == 2
     assert "did you mean 8/255?" in capsys.readouterr().err

@@ -73,6 +73,10 @@ def test_wilson_interval_known_values():
     ("change", "message"),
     [
         (lambda x, y: (x * 255, y), r"floats in \[0, 1\]"),
+        (
+            lambda x, y: ((x * 255).to(torch.uint8), y),
+            "these are torch.uint8, .*divide them by 255",
+        ),
         (lambda x, y: (x - 0.5, y), r"floats in \[0, 1\]"),
         (lambda x, y: (x[:0], y[:0]), "no images"),
         (lambda x, y: (x, y[:-1]), "16 images but 15 labels"),
@@ -87,6 +91,38 @@ def test_wilson_interval_known_values():
 def test_inputs_that_do_not_fit_are_refused(linear, batch, change, message):
     with pytest.raises(UserError, match=message):
         bilateral.evaluate(linear, *change(*batch), attacks="fgsm")
+
+
+@pytest.mark.parametrize(
+    ("fields", "message"),
+    [
+        ({"epsilon": "eight"}, "epsilon: 'eight' is not a number or a fraction"),
+        ({"epsilon": 8}, "did you mean 8/255"),
+        ({"attacks": lambda *_: None}, "your own is file.py:function"),
+    ],
+)
+def test_settings_that_do_not_fit_are_refused(linear, batch, fields, message):
+    with pytest.raises(UserError, match=message):
+        bilateral.evaluate(linear, *batch, **{"attacks": "fgsm", **fields})
+
+
+def test_a_budget_may_be_written_as_on_the_command_line(linear, batch):
+    written, plain = (
+        bilateral.evaluate(linear, *batch, "fgsm", epsilon) for epsilon in ("8/255", 8 / 255)
+    )
+    assert written.epsilon == plain.epsilon
+    assert written.attacks["fgsm"].robust == plain.attacks["fgsm"].robust
+
+
+def test_one_output_is_no_classifier(batch):
+    images, labels = batch
+    one = torch.nn.Sequential(torch.nn.Flatten(), torch.nn.Linear(images[0].numel(), 1))
+    for attack in (
+        lambda: bilateral.evaluate(one, images, labels * 0, "fgsm"),
+        lambda: bilateral.BilateralAdversary()(one, images, labels * 0),
+    ):
+        with pytest.raises(UserError, match="one output: give"):
+            attack()
 
 
 def test_a_function_is_no_model(linear, batch):

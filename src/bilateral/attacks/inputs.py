@@ -28,6 +28,8 @@ def check_images(images: Tensor) -> None:
         count = int(images.isnan().flatten(1).any(1).sum())
         raise UserError(f"images must be floats in [0, 1]; {count:,} of these hold NaN")
     if not images.is_floating_point() or low < 0 or high > 1:
+        hint = ": divide them by 255" if low >= 0 and 1 < high <= 255 else ""
         raise UserError(
             f"images must be floats in [0, 1]; these are {images.dtype}, {low:.9g} to {high:.9g}"
+            f"{hint}"
         )

@@ -1,6 +1,7 @@
 """`bilateral diagnose`: gradient magnitude, masking checks, curves, and a verdict."""
 
 from collections.abc import Sequence
+from contextlib import suppress
 from dataclasses import dataclass, field
 from typing import Annotated
 
@@ -9,7 +10,9 @@ import tyro
 from bilateral.arguments import budget, parse
 from bilateral.commands.printing import print_json
 from bilateral.commands.targets import guarded, other_budget, print_warning, said_of
+from bilateral.errors import UserError
 from bilateral.evaluation.diagnosis import FEW, Diagnosis, Effort
+from bilateral.reading import read_record
 from bilateral.runs import RunFolder
 from bilateral.storage import write_json, writing_to
 from bilateral.tables import Format, Table, percent, render
@@ -65,9 +68,14 @@ def command(words: Sequence[str]) -> None:
     print(render(readings_table(result), options.format))
     few = result.verdict == "holds" and result.images < FEW
     doubt = f", but {result.images} images are too few to clear it" if few else ""
-    left = f"{percent(result.accuracies['apgd'])} % under apgd at {result.epsilon_text}"
+    under = "pgd" if result.of_pgd_alone else "apgd"
+    left = f"{percent(result.accuracies[under])} % under {under} at {result.epsilon_text}"
     print(f"\nverdict on {left}: {result.verdict}{doubt}")
-    print(f"  {SAYS[result.verdict]}")
+    if result.of_pgd_alone:
+        stands = percent(result.accuracies["apgd"])
+        print(f"  it is too high; no check discredits the {stands} % under apgd")
+    else:
+        print(f"  {SAYS[result.verdict]}")
     for reason in result.reasons:
         print(f"  {reason}")
 
@@ -119,8 +127,24 @@ def diagnose_target(options: Options) -> Diagnosis:
         )
         result.config_digest, result.code_digest = found.config_digest, found.code_digest
         result.data, result.data_digest = found.data, campaign.common["data_digest"]
-        write(found.folder, result)
+        if larger := _larger(found.folder, result):
+            print_warning(
+                f"not stored: {found.folder.diagnostics} has a diagnosis on {larger.images} images "
+                f"({larger.verdict}); remove it to store one on {result.images}"
+            )
+        else:
+            write(found.folder, result)
     return result
+
+
+def _larger(folder: RunFolder, result: Diagnosis) -> Diagnosis | None:
+    """The stored diagnosis of the same model, data and budget if it is on more images."""
+    with suppress(UserError, OSError):  # one that is missing or damaged is replaced
+        stored = read_record(folder.diagnostics, Diagnosis)
+        same = ("weights_digest", "code_digest", "data_digest", "epsilon_text")
+        alike = all(getattr(stored, name) == getattr(result, name) for name in same)
+        return stored if alike and stored.images > result.images else None
+    return None
 
 
 def write(folder: RunFolder, result: Diagnosis) -> None:

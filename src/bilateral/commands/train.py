@@ -173,6 +173,7 @@ def train_run(
     from bilateral.data.datasets import load_training
     from bilateral.data.readers_folder import same_test_pictures
     from bilateral.data.survey import shared_pictures
+    from bilateral.paper.cost import duration
     from bilateral.processes import joined
     from bilateral.runtime import choose_device, limit_threads
     from bilateral.storage import tidy
@@ -190,9 +191,10 @@ def train_run(
     alone = place.type == "cpu" and "WORLD_SIZE" not in os.environ
     begun = folder.checkpoint.exists() or folder.weights.exists()
     if alone and not begun and ":" not in run.model:
-        hours = least_seconds(run, split, place) / 3600
-        if hours >= 1:
-            progress.note(f"no GPU is used: training takes at least {hours:,.0f} hours on this CPU")
+        seconds = least_seconds(run, split, place)
+        if seconds >= 60:
+            least = duration(seconds)
+            progress.note(f"no GPU is used: training takes at least {least} on this CPU")
     for note in (*notes, *shared_pictures(run.data.name, run.data.name)):
         progress.note(note)
     with joined(place) as processes:

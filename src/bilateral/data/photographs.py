@@ -101,11 +101,13 @@ class Photographs:
 
     def _refusal(self, faults: dict[int, PictureError]) -> PictureError:
         """All unreadable pictures in one line: found one by one, each would cost a run."""
+        advice = "remove or convert it" if len(faults) == 1 else "remove or convert them"
         (_, first), *others = faults.items()
         names = [str(self.file(number).relative_to(self.root)) for number, _ in others]
         more = f" and {len(faults) - NAMED:,} more" if len(faults) > NAMED else ""
         listed = ", ".join(names[: NAMED - 1]) + more
-        return PictureError(f"{first}; these cannot be used either: {listed}") if others else first
+        also = f"; these cannot be used either: {listed}" if others else ""
+        return PictureError(f"{first}{also}; {advice}")
 
     def subset(self, numbers: npt.NDArray[np.int64]) -> Self:
         """Some of the photographs, none of them decoded."""

@@ -120,6 +120,10 @@ class Curves(Record):
     steps: list[StepsPoint]
 
 
+PGD_ALONE = {"loss-gap", "pgd-apgd-gap"}
+"""Checks that compare PGD with stronger attacks: if raised, those attacks' figures may stand."""
+
+
 class Diagnosis(Record):
     """`diagnostics.json`: every check, what the report draws, and the verdict."""
 
@@ -148,6 +152,12 @@ class Diagnosis(Record):
     def reading(self, name: str) -> Reading:
         """The reading of a check."""
         return next(reading for reading in self.readings if reading.name == name)
+
+    @property
+    def of_pgd_alone(self) -> bool:
+        """Whether what was raised discredits PGD's figure, and not those of stronger attacks."""
+        raised = {reading.name for reading in self.readings if reading.raised}
+        return self.verdict == "suspect" and raised <= PGD_ALONE
 
 
 def judge(readings: list[Reading]) -> tuple[Verdict, list[str]]:

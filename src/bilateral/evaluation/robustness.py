@@ -21,7 +21,7 @@ from bilateral.attacks.perform import perform
 from bilateral.attacks.settings import AttackSettings, CarliniWagner, DeepFool
 from bilateral.attacks.table import attack_members, attack_names
 from bilateral.attacks.untouched import untouched
-from bilateral.budgets import fraction_text
+from bilateral.budgets import fraction_text, parse_fraction
 from bilateral.errors import UserError
 from bilateral.evaluation.guards import guard
 from bilateral.evaluation.search import Search, prepare_search
@@ -139,6 +139,8 @@ def in_memory(model: nn.Module, images: Tensor, labels: Tensor) -> tuple[Tensor,
     if not isinstance(model, nn.Module):
         raise UserError(f"the model must be a torch.nn.Module, not {type(model).__name__}")
     check_batch(images, labels)
+    if not images.is_floating_point():
+        check_images(images)
     device = next(iter(model.parameters()), images).device
     # torch only gathers by int64, and the budget is checked on float32 images.
     return images.detach().to(device).float(), labels.to(device).long()
@@ -153,6 +155,8 @@ def check_inputs(model: nn.Module, images: Tensor, labels: Tensor) -> int:
     if outputs.dim() != 2:
         raise UserError(f"the model returns outputs of shape {tuple(outputs.shape)}, not logits")
     classes = int(outputs.shape[1])
+    if classes < 2:
+        raise UserError("the model returns one output: give a binary model a logit for each class")
     if labels.min() < 0 or labels.max() >= classes:
         raise UserError(
             f"labels run from {int(labels.min())} to {int(labels.max())}, "
@@ -166,7 +170,7 @@ def evaluate(
     images: Tensor,
     labels: Tensor,
     attacks: str | Sequence[str] = "autoattack",
-    epsilon: float = 8 / 255,
+    epsilon: float | str = 8 / 255,
     batch_size: int = 250,
     seed: int = 0,
     force: bool = False,
@@ -179,6 +183,12 @@ def evaluate(
     What casts doubt on the number is raised as Python warnings and stored in `.warnings`; `force`
     continues where the evaluation would be refused.
     """
+    if callable(attacks):
+        raise UserError("attacks are named: your own is file.py:function")
+    try:
+        epsilon = float(str(parse_fraction(epsilon)))
+    except ValueError as error:
+        raise UserError(f"epsilon: {error}") from None
     images, labels = in_memory(model, images, labels)
     device = images.device
     classes = check_inputs(model, images, labels)

@@ -295,6 +295,8 @@ def _verdict(evidence: Evidence) -> str:
         "suspect": "some checks of `bilateral diagnose` give reason for doubt",
         "masked": "gradients are masked: the figures of gradient attacks are not to be believed",
     }[diagnosis.verdict]
+    if diagnosis.of_pgd_alone:
+        meaning = "the figures under PGD are too high; no check discredits those under APGD"
     lines = [
         f"**{diagnosis.verdict}**: {meaning} (at {escaped(diagnosis.epsilon_text)} on "
         f"{diagnosis.images:,} images)."
