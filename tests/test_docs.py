@@ -387,6 +387,7 @@ def test_make_targets_exist() -> None:
             WHAT_HOLDS,
             [
                 *("beyond", "figure", "crossed:halves", "crossed:halves-small"),
+                "crossed:halves-small-seeds",
                 *(
                     "crossed:halves-digits",
                     "crossed:halves-seeds",
