@@ -28,6 +28,14 @@ def trained(tmp_path_factory):
     return out / "digits-r-mc-la" / "seed0"
 
 
+def test_help_of_a_folder_says_that_its_defaults_are_replaced(capsys):
+    """It chooses by pictures that its help does not see."""
+    with pytest.raises(SystemExit):
+        main(["train", "folder", "--help"])
+    said = " ".join(capsys.readouterr().out.split())
+    assert "The recipe `folder` chooses network, image size, budget, batches and epochs" in said
+
+
 def test_help_is_fast_and_needs_no_torch():
     started = time.monotonic()
     result = bilateral("--help")

@@ -60,7 +60,8 @@ def command(words: Sequence[str]) -> None:
     class Options(Settings):
         """Train a recipe, or the run of a config.json, into <out>/<name>/seed<k>/.
 
-        Repeat the same command to resume a run. The options below default to the recipe's.
+        Repeat the same command to resume a run. The options below default to the recipe's. The
+        recipe `folder` chooses network, image size, budget, batches and epochs from the pictures.
         """
 
         run: Annotated[Run, tyro.conf.arg(name="")]
