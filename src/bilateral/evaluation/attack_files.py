@@ -158,16 +158,20 @@ def measured(one: Evaluation | AttackFile) -> tuple[str, str, str]:
 
 def broken_before(result: Evaluation, folder: RunFolder, numbers: Sequence[int]) -> list[str]:
     """A warning if attacks of earlier evaluations broke images that are robust in this one."""
-    known: dict[str, dict[int, bool]] = {}
+    known: dict[str, set[int]] = {}
     attacks, budget = folder.path / "attacks", result.epsilon_text.replace("/", "-")
     for path in (*attacks.glob(f"{BEFORE}/*@{budget}.*.json"), *attacks.glob(f"*@{budget}.json")):
         with suppress(UserError):
             file = read_record(path, AttackFile)
             if measured(file) == measured(result) and file.epsilon_text == result.epsilon_text:
-                known.setdefault(file.attack, {}).update(file.settled())
-    here = [known.get(name, {}) for name in result.attacks]
-    hold = {one for one in numbers if all(flags.get(one, True) for flags in here)}
-    by = {name: {one for one in hold if not flags.get(one, True)} for name, flags in known.items()}
+                flags = file.settled()
+                broken = {number for number, robust in flags.items() if not robust}
+                known.setdefault(file.attack, set()).update(broken)
+    here = result.attacks.values()
+    hold = {
+        one for place, one in enumerate(numbers) if all(attack.robust[place] for attack in here)
+    }
+    by = {name: hold & broken for name, broken in known.items()}
     names = sorted(name for name, broken in by.items() if broken)
     if not names:
         return []

@@ -304,10 +304,13 @@ def _record(
 
     if earlier := stored.find(entry(summaries)):
         for name in earlier.attacks.keys() - summaries.keys():
-            for file in campaign.files.found_before(name, campaign.numbers):
-                if set(numbers) <= file.settled().keys():
-                    summaries[name] = summarise_members(file.members, numbers)
-                    break
+            found = [
+                summarise_members(file.members, numbers)
+                for file in campaign.files.found_before(name, campaign.numbers)
+                if set(numbers) <= file.settled().keys()
+            ]
+            if found:  # of an attack that was edited, what broke most
+                summaries[name] = min(found, key=lambda one: one.accuracy)
         summaries = {
             name: summaries[name] for name in earlier.attacks | summaries if name in summaries
         }
