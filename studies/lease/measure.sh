@@ -1,6 +1,6 @@
 #!/usr/bin/env bash
-# `measure.sh RECIPE SEED-FOLDER`: AutoAttack on the whole test set, PGD-20, the diagnosis, the rows of
-# results/beyond.json, and pyautoattack on a thousand images. What matters most comes first.
+# `measure.sh RECIPE SEED-FOLDER`: AutoAttack on the whole test set, PGD-20, the diagnosis, and the
+# rows of results/beyond.json. What matters most comes first.
 set -euo pipefail
 . ~/lease/environment
 recipe=$1
@@ -18,6 +18,3 @@ bilateral reproduce beyond --rows "$recipe" --columns PGD-20 --quiet > "$log-row
 told "PGD-20"
 bilateral diagnose "$run" --json --quiet > "$log-diagnosis.json"
 told "diagnosed"
-bilateral bench evaluate "$run" --images 1000 --attacks autoattack --peer-batch-sizes 1000 --compile --json --quiet \
-  > "$log-peer.json" || told "no peer"
-told "pyautoattack"
