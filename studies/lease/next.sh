@@ -22,7 +22,7 @@ import json
 
 trials = json.load(open("sweeps/overfit/sweep.json"))["trials"]
 keeps, _, name = max((t["robust_accuracy"] or 0, t["clean_accuracy"] or 0, t["name"]) for t in trials)
-print(name if keeps > 0.495 else "")
+print(name if keeps > 0.5 else "")
 END_OF_PYTHON
 )
 told "overfit: ${winner:-the recipe stays}"
