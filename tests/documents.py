@@ -16,5 +16,5 @@ DOCUMENTS = [README, ROOT / "CONTRIBUTING.md", *sorted((ROOT / "docs").glob("*.m
 PROSE = [path for path in DOCUMENTS if path.name != "log.md"]  # the log is the record itself
 BENCHES = sorted((RESULTS / "bench").glob("evaluate-*.json"))
 TRAINING_BENCHES = sorted((RESULTS / "bench").glob("train-*.json"))
-CIFAR10_STUDIES = ("strong", "fast", "lasting", "longest", "prior", "turned", "minute")
+CIFAR10_STUDIES = ("strong", "fast", "lasting", "longest", "prior", "turned", "minute", "overfit")
 """Those that `cifar10-fast` and `cifar10-strong` were chosen by, or kept by."""

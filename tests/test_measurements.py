@@ -2,7 +2,7 @@
 
 import json
 import re
-from itertools import pairwise
+from itertools import pairwise, product
 from pathlib import Path
 from typing import Any
 
@@ -513,7 +513,7 @@ def beyond_row(title: str) -> dict[str, Any]:
 def test_what_is_said_of_the_strong_recipe_is_true() -> None:
     """docs/what-holds.md and README: AutoAttack on the test set, beside APGD on held-out images."""
     row, fast = beyond_row("cifar10-strong"), beyond_row("cifar10-fast")
-    assert row["seeds"] == [0, 1]
+    assert row["seeds"] == [0, 1, 2]
     found = json.loads((RESULTS / "sweeps" / "longest.json").read_text())["trials"]
     (trial,) = [one for one in found if one["chosen"]["run"] == "pull-cutmix-mix"]
     (first,) = json.loads((RESULTS / "retired" / "strong-first.json").read_text())
@@ -522,13 +522,18 @@ def test_what_is_said_of_the_strong_recipe_is_true() -> None:
     left, others = (one["attacks"]["autoattack"] for one in (row, fast))
     assert left["images"] == 10_000
     assert fast["epochs"] * 4 < row["epochs"]
-    assert 240 < min(row["train_seconds_by_seed"]) < max(row["train_seconds_by_seed"]) < 270
-    assert 0.015 < left["accuracy"] - others["accuracy"] < 0.02
+    assert 240 < min(row["train_seconds_by_seed"]) < max(row["train_seconds_by_seed"]) < 275
+    assert 0.019 < left["accuracy"] - others["accuracy"] < 0.021
     assert min(row["clean_by_seed"]) > max(fast["clean_by_seed"]) + 0.009
     best = 0.5075  # the best that is published
     assert best - 0.01 < min(left["by_seed"]) < max(left["by_seed"]) < best
-    digests = {config_digest(recipe_named("cifar10-strong").with_fields(seed=k)) for k in (0, 1)}
+    digests = {config_digest(recipe_named("cifar10-strong").with_fields(seed=k)) for k in range(3)}
     assert set(row["config_digests"]) == digests, "the recipe is what was measured"
+    *_, verdict, _ = json.loads((RESULTS / "diagnose-beyond.json").read_text())
+    assert verdict["seeds"] == [2] and verdict["verdict"] == "holds"
+    gaps = [verdict["readings"][name] for name in ("loss-gap", "pgd-apgd-gap")]
+    on_all = row["attacks"]["pgd20"]["by_seed"][2] - left["by_seed"][2]
+    assert min(gaps) > 0.06 > on_all > 0.0585, "not significant, and less on all images"
 
 
 def test_what_is_said_of_what_limits_the_strong_recipe_is_true() -> None:
@@ -591,28 +596,32 @@ def test_what_is_said_of_weights_that_turn_is_true() -> None:
 
 
 def test_what_is_said_of_the_run_that_was_saved_is_true() -> None:
-    """docs/training.md and studies.md: one seed of two began to collapse, and holds as well."""
-    well, saved, _ = json.loads((RESULTS / "late-rescue.json").read_text())
-    assert "event" not in well and "back to epoch 120, on with 2 x 4/255" in saved["event"]
+    """docs/training.md and studies.md: one seed of three began to collapse, and holds as well."""
+    well, saved, later, _ = json.loads((RESULTS / "late-rescue.json").read_text())
+    assert (
+        not {"event"} & {*well, *later} and "back to epoch 120, on with 2 x 4/255" in saved["event"]
+    )
     rises = {
         row["title"]: [
             row["training"][str(at + 1)] - row["training"][str(at)] for at in range(111, 120)
         ]
-        for row in (well, saved)
+        for row in (well, saved, later)
     }
-    assert max(rises[well["title"]]) < 0.01, "in training the attack is withstood little by little"
+    assert max(rises[well["title"]] + rises[later["title"]]) < 0.011, (
+        "in training the attack is withstood little by little"
+    )
     assert max(rises[saved["title"]][:5]) < 0.015 < 0.025 < min(rises[saved["title"]][5:])
     assert saved["undone"]["124"] > saved["training"]["120"] > saved["training"]["116"] + 0.14
     read = {one["epoch"]: one for one in saved["readings"]}
     assert read[120]["pgd10"] > read[115]["pgd10"], "the average looked well"
     by_seed = beyond_row("cifar10-strong")["attacks"]["autoattack"]["by_seed"]
-    for row, accuracy in zip((well, saved), by_seed, strict=True):
+    for row, accuracy in zip((well, saved, later), by_seed, strict=True):
         left = row["left"]["accuracy"]
         assert left["autoattack"] == accuracy and row["left"]["images"] == 10_000
         assert 0.055 < left["pgd20"] - left["autoattack"] < 0.0605
         assert left["apgd-ce"] - left["apgd-t"] > 0.055 and left["pgd20"] - left["apgd-ce"] < 0.005
-        assert 0 <= left["apgd-t"] - left["fab-t"] < 0.00021 and left["fab-t"] == accuracy
-    assert 0.002 < by_seed[0] - by_seed[1] < 0.003
+        assert 0 <= left["apgd-t"] - left["fab-t"] < 0.00051 and left["fab-t"] == accuracy
+    assert 0.002 < by_seed[0] - by_seed[1] < 0.003 and max(by_seed) == by_seed[2]
 
 
 def test_what_is_said_of_the_wide_recipe_is_true() -> None:
@@ -651,24 +660,74 @@ def test_what_is_said_of_the_wide_recipe_is_true() -> None:
 
 
 def test_what_is_said_of_the_halves_in_a_usual_network_is_true() -> None:
-    """docs/what-holds.md: ratio 9 costs in every pair that has been run, clean accuracy most."""
+    """docs/what-holds.md: both halves cost in every pair that has been run; PGD hardly shows it."""
     found = json.loads((RESULTS / "sweeps" / "halves.json").read_text())["trials"]
-    done = {tuple(one["chosen"].values()): one for one in found if one["status"] == "done"}
-    assert len(found) == 80
-    assert done.keys() == {
-        ("8/255", "none", start, labels)
-        for start in ("random", "wide")
-        for labels in ("one-hot", "ratio-9")
+    done = {
+        tuple(one["chosen"].values())[1:]: one | {"weaker": one["also"]["4/255"]}
+        for one in found
+        if one["status"] == "done"
     }
-    for start in ("random", "wide"):
-        plain, ours = (done["8/255", "none", start, labels] for labels in ("one-hot", "ratio-9"))
-        robust, weaker, clean = (
-            plain["robust_accuracy"] - ours["robust_accuracy"],
-            plain["also"]["4/255"] - ours["also"]["4/255"],
-            plain["clean_accuracy"] - ours["clean_accuracy"],
+    targets, starts, labels = (
+        ("none", "most-confusing"),
+        ("random", "wide"),
+        ("one-hot", "ratio-9", "smoothed"),
+    )
+    assert len(found) == 80 and done.keys() == set(product(targets, starts, labels))
+    assert {one["chosen"]["adversary.epsilon"] for one in done.values()} == {"8/255"}
+
+    def gains(place: int, value: str, usual: str, what: str = "robust_accuracy") -> list[float]:
+        """What a choice gains beside another one, all else alike."""
+        return [
+            round(one[what] - done[(*key[:place], usual, *key[place + 1 :])][what], 6)
+            for key, one in done.items()
+            if key[place] == value
+        ]
+
+    target = (0, "most-confusing", "none")
+    assert len(gains(*target)) == 6 and -0.1 <= min(gains(*target)) <= max(gains(*target)) < -0.04
+    assert -0.06 <= min(gains(*target, "weaker")) <= max(gains(*target, "weaker")) < -0.01
+    assert min(gains(*target, "clean_accuracy")) > 0
+    for one in done.values():
+        one["read"] = one["early"]["15"]
+    assert max(map(abs, gains(*target, "read"))) < 0.03, "PGD-10 hardly shows it"
+    for what in ("robust_accuracy", "weaker", "clean_accuracy"):
+        assert len(gains(2, "ratio-9", "one-hot", what)) == 4
+        assert max(gains(2, "ratio-9", "one-hot", what)) < 0
+    assert max(gains(2, "smoothed", "ratio-9")) < 0
+    wide = dict(
+        zip([key for key in done if key[1] == "wide"], gains(1, "wide", "random"), strict=True)
+    )
+    assert all(
+        0 < gain < 0.02 if key[0] == "none" else -0.03 < gain < -0.02 for key, gain in wide.items()
+    )
+    for what in ("weaker", "clean_accuracy"):
+        assert max(gains(1, "wide", "random", what)) < 0
+    plain, ours = done["none", "random", "one-hot"], done["most-confusing", "random", "ratio-9"]
+    assert 0.07 < plain["robust_accuracy"] - ours["robust_accuracy"] < 0.075
+    assert plain["interval"][0] > ours["robust_accuracy"]
+
+
+def test_what_is_said_of_what_keeps_from_overfitting_is_true() -> None:
+    """docs/studies.md: AWP keeps readings from falling, and no more is kept."""
+    small, large, before = (
+        {trial["chosen"]["run"]: trial for trial in json.loads(path.read_text())["trials"]}
+        for path in (
+            RESULTS / "sweeps" / f"{name}.json" for name in ("overfit-small", "overfit", "turned")
         )
-        assert 0 < robust < weaker < clean
-        assert plain["interval"][0] < ours["robust_accuracy"], "chance could make one of them"
+    )
+    lows, highs = zip(*(trial["interval"] for trial in small.values()), strict=True)
+    assert len(small) == 5 and max(lows) < min(highs), "all intervals overlap"
+    both = ("awp", "awp-varied")
+    others = [one["clean_accuracy"] for name, one in small.items() if name not in both]
+    assert max(small[name]["clean_accuracy"] for name in both) < min(others) - 0.04
+    assert max(small, key=lambda name: small[name]["robust_accuracy"]) == "awp-uncut"
+    assert large.keys() == {"awp", "awp-uncut"}
+    assert max(one["robust_accuracy"] for one in large.values()) < 0.5, "the rule"
+    read = {name: one["early"] for name, one in large.items()}
+    assert read["awp"]["60"] == max(read["awp"].values())
+    assert read["awp-uncut"]["60"] < max(read["awp-uncut"].values()) - 0.02
+    for one in (*large.values(), before["eight"]):
+        assert 0.489 < one["robust_accuracy"] < 0.495 and 0.82 < one["clean_accuracy"] < 0.86
 
 
 def test_what_is_said_of_the_fast_recipe_is_true() -> None:
