@@ -1,7 +1,7 @@
 #!/usr/bin/env bash
 # On the lent machine, from the repository's copy: puts what has been carried so far into ~/lease.
-# The call that brings carry/second (and carry/first before it) makes the data set whole; a run's
-# folder is there when its last piece has come.
+# The call that brings carry/second (and carry/first before it) makes the data set whole, and so for
+# other data sets; a run's folder is there when its last piece has come.
 set -euo pipefail
 lease=~/lease
 mkdir -p "$lease"/{pack,data,log}
@@ -23,7 +23,13 @@ export PATH="$lease/code/studies/lease:\$PATH" PYTHONPATH="$lease/code/src:$leas
 export BILATERAL_DATA="$lease/data" PYTHONUNBUFFERED=1
 cd "$lease"
 END
-if [ -d carry/second ]; then
-  . "$lease/environment"
-  python3 -m bilateral data fetch cifar10 --source "$lease/pack"
-fi
+fetch() { (. "$lease/environment" && python3 -m bilateral data fetch "$1" --source "$2"); }
+if [ -d carry/second ]; then fetch cifar10 "$lease/pack"; fi
+for half in carry/*-first carry/*-second; do
+  if [ -d "$half" ]; then
+    name=$(basename "${half%-*}")
+    mkdir -p "$lease/pack-$name"
+    cp "$half"/* "$lease/pack-$name/"
+    if [ "$half" = "carry/$name-second" ]; then fetch "$name" "$lease/pack-$name"; fi
+  fi
+done
