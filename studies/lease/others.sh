@@ -12,9 +12,12 @@ for recipe in "$@"; do
     python3 -m bilateral data check "${recipe%%-*}" > /dev/null 2>&1 && break
     sleep 1
   done
-  python3 -m bilateral train "$recipe" --quiet
-  told "$recipe: trained"
-  measure.sh "$recipe" seed0
+  if python3 -m bilateral train "$recipe" --quiet; then
+    told "$recipe: trained"
+    measure.sh "$recipe" seed0 || told "$recipe: not all measured"
+  else
+    told "$recipe: training failed"
+  fi
 done
 left=$((${MINUTES:-28} - ($(date +%s) - began) / 60))
 ONLY='epsilon-8-255-target-(nearest|random)-(random|wide)-(one-hot|ratio-9)/ epsilon-8-.*-ratio-(20|40)/ epsilon-8- epsilon-4-' \

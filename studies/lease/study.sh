@@ -22,7 +22,7 @@ trials = json.loads(path.read_text())['trials'] if path.exists() else []
 print(*(trial['name'] for trial in trials if trial['status'] == 'done'), sep='\n')"
 }
 names=$(python3 -m bilateral sweep "$file" --plan | sed -n 's/^\([^ ]*\/seed[0-9]*\):.*/\1/p' |
-  grep -vxFf <(done_before "$1"))
+  grep -vxFf <(done_before "$1") || true)
 for pattern in ${ONLY:-.}; do grep -E -- "$pattern" <<< "$names" || true; done | awk '!seen[$0]++' |
   xargs -P "${JOBS:-4}" -I{} bash -c 'one "$@"' - "$file" {} "${@:2}" >> "log/study-$1.log" 2>&1 ||
   echo "$(date +%T) $1: a run failed"
