@@ -150,7 +150,12 @@ def test_labels_of_any_whole_numbers_do(kind, linear, batch):
 
 
 def test_the_public_names_can_be_found():
-    assert {"BilateralAdversary", "evaluate", "soft_cross_entropy"} <= set(dir(bilateral))
+    for name in dir(bilateral):
+        assert getattr(bilateral, name)
+    assert {"BilateralAdversary", "Labels", "UserError", "evaluate"} <= set(dir(bilateral))
+    logits, labels = torch.eye(3), torch.tensor([0, 1, 2])
+    soft = bilateral.soft_labels(logits, labels, bilateral.Labels(ratio=9))
+    assert torch.allclose(soft.sum(1), torch.ones(3)) and soft.argmax(1).tolist() == [0, 1, 2]
     assert "most-confusing" in repr(bilateral.BilateralAdversary())
 
 

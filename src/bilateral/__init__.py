@@ -9,6 +9,8 @@ from typing import TYPE_CHECKING, Any
 __version__ = "0.1.0"
 
 if TYPE_CHECKING:
+    from bilateral.config import Labels as Labels
+    from bilateral.errors import UserError as UserError
     from bilateral.evaluation.robustness import evaluate as evaluate
     from bilateral.labels import soft_cross_entropy as soft_cross_entropy
     from bilateral.labels import soft_labels as soft_labels
@@ -16,12 +18,22 @@ if TYPE_CHECKING:
 
 _HOMES = {
     "BilateralAdversary": "bilateral.method",
+    "Labels": "bilateral.config",
+    "UserError": "bilateral.errors",
     "evaluate": "bilateral.evaluation.robustness",
     "soft_cross_entropy": "bilateral.labels",
     "soft_labels": "bilateral.labels",
 }
 
-__all__ = ["BilateralAdversary", "__version__", "evaluate", "soft_cross_entropy", "soft_labels"]
+__all__ = [
+    "BilateralAdversary",
+    "Labels",
+    "UserError",
+    "__version__",
+    "evaluate",
+    "soft_cross_entropy",
+    "soft_labels",
+]
 
 
 def __dir__() -> list[str]:
