@@ -32,6 +32,7 @@ if [ -z "$winner" ]; then
   exit
 fi
 
+if [ -d runs/cifar10-strong ]; then mv runs/cifar10-strong runs/carried; fi
 mkdir -p runs/cifar10-strong
 cp -rT "sweeps/$study/$winner" runs/cifar10-strong/seed0
 attack 0 &

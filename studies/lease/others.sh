@@ -1,12 +1,16 @@
 #!/usr/bin/env bash
 # `others.sh RECIPE...`: recipes that have never been run, one seed each, trained alone and then attacked
-# and diagnosed; after them runs of the study `halves` until MINUTES (28) have passed in all.
+# and diagnosed; after them runs of the study `halves` until MINUTES (28) have passed in all. If the third
+# seed of `cifar10-strong` was carried, pyautoattack comes first.
 set -uo pipefail
 . ~/lease/environment
 began=$(date +%s)
 told() { echo "$(date +%T) $*"; }
 trap 'told "exit $?: done"' EXIT  # look.sh waits for this line
 
+if [ -f runs/cifar10-strong/seed2/model.safetensors ]; then
+  peer.sh cifar10-strong seed2 || told "no peer"
+fi
 for recipe in "$@"; do
   for _ in $(seq 60); do  # its data may be on their way
     python3 -m bilateral data check "${recipe%%-*}" > /dev/null 2>&1 && break
