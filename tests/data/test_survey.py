@@ -67,6 +67,13 @@ def test_what_is_no_folder_of_classes_is_told_as_ever(tmp_path):
         survey_folder(tmp_path)
 
 
+def test_one_class_is_refused_by_its_name(tmp_path):
+    """Before the run is described: "5 pictures in 1 classes" would be no description."""
+    pictures(tmp_path / "birds", [(20, 30)] * 6)
+    with pytest.raises(UserError, match=r"one class, birds: .* a level too high"):
+        survey_folder(tmp_path)
+
+
 def test_a_header_is_enough(tmp_path):
     file = tmp_path / "one.jpg"
     pixels = np.random.default_rng(0).integers(0, 256, (90, 70, 3), dtype=np.uint8)

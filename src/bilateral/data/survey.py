@@ -40,6 +40,11 @@ class Survey:
 def survey_folder(path: Path) -> Survey:
     """Look at a folder as `load_folder` will read it for training."""
     files = files_of_split(path.expanduser(), "train")
+    if len(files) < 2:
+        raise UserError(
+            f"folder:{path} has one class, {', '.join(files)}: give a folder with a subfolder for "
+            "each of two or more classes; perhaps this one is a level too high or too low"
+        )
     names = [name for images in files.values() for name in images]
     step = -(-len(names) // SAMPLE)
     sizes = [size for name in names[::step] if (size := picture_size(path.expanduser() / name))]
