@@ -402,7 +402,7 @@ def test_make_targets_exist() -> None:
                 *(f"ranking:{study}" for study in CIFAR10_STUDIES[:-3]),
                 *("ranking:turn-small", "ranking:turned", "ranking:minute"),
                 *("ranking:overfit-small", "ranking:overfit", "ranking:steps-small"),
-                "ranking:own-digits",
+                *("ranking:steps-small-seed", "ranking:own-digits"),
                 *("ranking:own-photographs", "ranking:own-few", "ranking:own-middle"),
                 *("ranking:own-turn-photographs", "ranking:own-turn"),
                 *("ranking:own-varied-photographs", "ranking:own-varied"),

@@ -761,10 +761,15 @@ def test_what_is_said_of_what_keeps_from_overfitting_is_true() -> None:
     read = {name: one["early"] for name, one in large.items()}
     assert read["awp"]["60"] == max(read["awp"].values())
     assert read["awp-uncut"]["60"] < max(read["awp-uncut"].values()) - 0.02
-    (steps,) = (
+    steps, again = (
         {trial["chosen"]["run"]: trial for trial in json.loads(path.read_text())["trials"]}
-        for path in [RESULTS / "sweeps" / "steps-small.json"]
+        for path in (RESULTS / "sweeps" / f"steps-small{end}.json" for end in ("", "-seed"))
     )
+    baseline = again.pop("plain")
+    assert again.keys() == {"pull-more", "two-steps-ten"}
+    for one in again.values():
+        assert 0 < one["robust_accuracy"] - baseline["robust_accuracy"] < 0.01, "both stay"
+        assert 0.05 < baseline["clean_accuracy"] - one["clean_accuracy"] < 0.08
     plain = small["plain"]["robust_accuracy"]
     ahead = {name for name, one in steps.items() if one["robust_accuracy"] > plain + 0.01}
     assert ahead == {"pull-more", "two-steps-ten"}, "the rule"
